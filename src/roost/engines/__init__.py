@@ -1,0 +1,1 @@
+"""One module per serving engine: how it spells things, and nothing else."""

@@ -1,0 +1,64 @@
+"""vLLM's spelling of a launch: command line and speculative configuration."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from roost.catalog import Engine, Speculation
+from roost.settings import Settings
+
+
+def speculative_config(
+    speculation: Speculation, settings: Settings, drafter_path: str | None
+) -> dict[str, Any] | None:
+    """The JSON of ``--speculative-config``, or ``None`` without speculation.
+
+    vLLM inherits ``moe_backend`` from the target but picks ``attention_backend`` anew for the
+    drafter (its speculative configuration's own fields, read in 0.23 to 0.33), so both are
+    written from the one neutral setting.
+    """
+    if speculation.method is None:
+        return None
+    config: dict[str, Any] = {"method": speculation.method}
+    if drafter_path is not None:
+        config["model"] = drafter_path
+    if settings.num_speculative_tokens is not None:
+        config["num_speculative_tokens"] = settings.num_speculative_tokens
+    if speculation.drafter is not None:
+        if settings.moe_backend is not None:
+            config["moe_backend"] = settings.moe_backend
+        backend = settings.drafter_attention_backend or settings.attention_backend
+        if backend is not None:
+            config["attention_backend"] = backend
+    config.update(speculation.options)
+    return config
+
+
+def command(
+    engine: Engine,
+    settings: Settings,
+    speculation: Speculation,
+    *,
+    model_path: str,
+    drafter_path: str | None,
+    served_name: str,
+) -> list[str]:
+    """Arguments after the entrypoint, one list item per word, ready for exec without a shell."""
+    words = [*engine.subcommand, model_path, "--served-model-name", served_name]
+    said = settings.model_dump(exclude_none=True)
+    for name, spelling in engine.flags.items():
+        if name not in said:
+            continue
+        value = said[name]
+        if spelling.kind == "value":
+            words += [spelling.flag, str(value)]
+        elif value:
+            words.append(spelling.flag)
+        elif spelling.kind == "toggle":
+            words.append(spelling.flag.replace("--", "--no-", 1))
+    words += settings.extra_args or []
+    config = speculative_config(speculation, settings, drafter_path)
+    if config is not None:
+        words += ["--speculative-config", json.dumps(config, separators=(",", ":"))]
+    return words

@@ -1,0 +1,403 @@
+"""Launch specs: the fully resolved container, as a pure function of what was decided.
+
+``build`` joins recipe, hardware, speculation choice, overrides, lock and site into the one
+container that runs; :func:`docker_command` and :func:`argv` print the same thing for people.
+Nothing here does I/O, and nothing else in roost assembles a command line.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from roost.catalog import (
+    Catalog,
+    Engine,
+    Hardware,
+    Image,
+    Recipe,
+    Repository,
+    Revision,
+    Speculation,
+)
+from roost.engines import vllm
+from roost.errors import RefusedError, UsageError
+from roost.lock import Lock
+from roost.settings import Settings, merge
+
+#: The one name of roost's container on a host.
+CONTAINER = "roost-llm"
+
+MODEL_PATH = "/model"
+DRAFTER_PATH = "/drafter"
+
+
+class Site(BaseModel):
+    """What a site decides, not the recipe: addresses, places, names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_dir: str = "/var/lib/roost/models"
+    listen: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    served_name: str | None = None
+    registry_mirror: str | None = Field(
+        None, description="host[:port] that serves every repository instead of its own registry"
+    )
+
+
+class Mount(BaseModel):
+    """A bind mount."""
+
+    model_config = ConfigDict(frozen=True)
+
+    source: str
+    target: str
+    read_only: bool = True
+
+
+class Port(BaseModel):
+    """A published port."""
+
+    model_config = ConfigDict(frozen=True)
+
+    listen: str
+    host: int
+    container: int
+
+
+class Security(BaseModel):
+    """What the container may not do."""
+
+    model_config = ConfigDict(frozen=True)
+
+    cap_drop: list[str] = ["ALL"]
+    no_new_privileges: bool = True
+    privileged: bool = False
+
+
+class Weights(BaseModel):
+    """One repository at one revision, and the directory it has on a host."""
+
+    model_config = ConfigDict(frozen=True)
+
+    repo: str
+    revision: str = Field(description="a full commit, or the name that is still to be resolved")
+    directory: str
+    bytes: int | None = Field(None, description="of all files, where the lock knows it")
+
+
+class LaunchSpec(BaseModel):
+    """One container, every option said."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    image: str = Field(description="repository@sha256:… (repository:tag while unresolved)")
+    entrypoint: list[str]
+    command: list[str]
+    env: dict[str, str]
+    mounts: list[Mount]
+    ports: list[Port]
+    gpus: str | None = Field(description="`all`, or none on a machine without")
+    ipc: str | None = Field(description="`host`, or the engine's default")
+    shm_size: str | None = None
+    security: Security
+    pids_limit: int
+    log_options: dict[str, str]
+    restart: str = Field(description="docker restart policy, retries after a colon")
+    labels: dict[str, str]
+    unresolved: list[str] = Field(description="what `roost lock` has not pinned yet")
+
+
+class Resolved(BaseModel):
+    """A launch spec and the decisions it came from."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True)
+
+    spec: LaunchSpec
+    recipe: Recipe
+    hardware: Hardware
+    engine: Engine
+    speculation_name: str
+    speculation: Speculation
+    settings: Settings
+    image: Image
+    image_digest: str | None
+    image_bytes: int | None = Field(description="compressed, for the hardware's architecture")
+    image_platforms: list[str]
+    model: Weights
+    drafter: Weights | None
+    served_name: str
+
+
+def build(
+    catalog: Catalog,
+    recipe_id: str,
+    hardware_id: str,
+    *,
+    speculation: str | None = None,
+    overrides: Settings | None = None,
+    lock: Lock | None = None,
+    site: Site | None = None,
+) -> Resolved:
+    """Join everything that was decided into one container.
+
+    Merge order, later wins: hardware < recipe < speculation choice < recipe on this hardware <
+    overrides. Tensor parallelism is the hardware's GPU count unless something says otherwise.
+
+    Raises:
+        UsageError: Unknown recipe, hardware or speculation choice, or settings that contradict.
+        RefusedError: The recipe is known not to run there, or nobody ever ran it there and no
+            image is given.
+    """
+    overrides = overrides or Settings()
+    lock = lock or Lock()
+    site = site or Site()
+    recipe = catalog.recipe(recipe_id)
+    hardware = catalog.machine(hardware_id)
+    engine = catalog.engines[recipe.engine]
+    choice_name, choice = _speculation(recipe, speculation)
+    support = recipe.hardware.get(hardware_id)
+    if support is not None and support.support == "unsupported":
+        raise RefusedError(
+            f"{recipe.id} does not run on {hardware.id}",
+            why=f"{support.reason} ({support.source})",
+            fix="it is known to run on: " + (_verified(recipe) or "nothing yet"),
+        )
+
+    settings = merge(
+        [
+            hardware.settings,
+            recipe.settings,
+            choice.settings,
+            support.settings if support else Settings(),
+            overrides,
+        ]
+    )
+    if settings.tensor_parallel is None and hardware.gpu and hardware.gpu.count > 1:
+        settings = settings.model_copy(update={"tensor_parallel": hardware.gpu.count})
+    if choice.method is None and overrides.num_speculative_tokens is not None:
+        raise UsageError(
+            f"num_speculative_tokens is set, but speculation {choice_name!r} does not speculate",
+            fix="drop the setting, or choose: " + _speculating(recipe),
+        )
+    if overrides.drafter_revision is not None and choice.drafter is None:
+        raise UsageError(
+            f"drafter_revision is set, but speculation {choice_name!r} has no drafter",
+            fix="drop the setting, or choose: " + _speculating(recipe),
+        )
+
+    image = _image(recipe, hardware, settings, support.image if support else None)
+    locked_image = lock.image(image)
+    digest = image.digest or (locked_image.digest if locked_image else None)
+    unresolved = []
+    if digest is None:
+        unresolved.append(f"image {image.repository}:{image.tag}")
+
+    model = _weights(recipe.model, lock, site, unresolved)
+    drafter = None
+    if choice.drafter is not None:
+        repository = choice.drafter
+        if settings.drafter_revision is not None:
+            repository = repository.model_copy(
+                update={"revision": Revision.parse(settings.drafter_revision)}
+            )
+        drafter = _weights(repository, lock, site, unresolved)
+
+    served_name = site.served_name or recipe.served_name
+    spec = LaunchSpec(
+        name=CONTAINER,
+        image=_reference(image, digest, site.registry_mirror),
+        entrypoint=engine.entrypoint,
+        command=vllm.command(
+            engine,
+            settings,
+            choice,
+            model_path=MODEL_PATH,
+            drafter_path=DRAFTER_PATH if drafter else None,
+            served_name=served_name,
+        ),
+        env={
+            **engine.env,
+            **hardware.env,
+            **recipe.env,
+            **(support.env if support else {}),
+        },
+        mounts=[
+            Mount(source=model.directory, target=MODEL_PATH),
+            *([Mount(source=drafter.directory, target=DRAFTER_PATH)] if drafter else []),
+        ],
+        ports=[Port(listen=site.listen, host=site.port, container=engine.port)],
+        gpus="all" if hardware.gpu else None,
+        ipc=_ipc(hardware, support.ipc_host if support else None),
+        security=Security(),
+        pids_limit=4096,
+        # An engine logs every few seconds for months; Docker's default keeps all of it.
+        log_options={"max-size": "50m", "max-file": "3"},
+        # Comes back after a crash or a reboot, but never loops an engine that cannot start.
+        restart="on-failure:3",
+        labels={
+            "roost.recipe": recipe.id,
+            "roost.hardware": hardware.id,
+            "roost.speculation": choice_name,
+            "roost.model": f"{model.repo}@{model.revision}",
+            **({"roost.drafter": f"{drafter.repo}@{drafter.revision}"} if drafter else {}),
+        },
+        unresolved=unresolved,
+    )
+    return Resolved(
+        spec=spec,
+        recipe=recipe,
+        hardware=hardware,
+        engine=engine,
+        speculation_name=choice_name,
+        speculation=choice,
+        settings=settings,
+        image=image,
+        image_digest=digest,
+        image_bytes=(
+            locked_image.bytes.get(hardware.architecture or "amd64") if locked_image else None
+        ),
+        image_platforms=locked_image.platforms if locked_image else [],
+        model=model,
+        drafter=drafter,
+        served_name=served_name,
+    )
+
+
+def _speculation(recipe: Recipe, wanted: str | None) -> tuple[str, Speculation]:
+    name = wanted or recipe.default_speculation
+    if name not in recipe.speculation:
+        raise UsageError(
+            f"{recipe.id} has no speculation {name!r}",
+            fix="choose one of: " + ", ".join(recipe.speculation),
+        )
+    return name, recipe.speculation[name]
+
+
+def _speculating(recipe: Recipe) -> str:
+    return ", ".join(name for name, choice in recipe.speculation.items() if choice.method)
+
+
+def _verified(recipe: Recipe) -> str:
+    return ", ".join(
+        hardware_id for hardware_id, known in recipe.hardware.items() if known.support == "verified"
+    )
+
+
+def _image(recipe: Recipe, hardware: Hardware, settings: Settings, known: Image | None) -> Image:
+    if settings.image is not None:
+        version = settings.engine_version or (known.engine_version if known else "unknown")
+        return Image.parse(settings.image, version)
+    if known is None:
+        raise RefusedError(
+            f"{recipe.id} has never been run on {hardware.id}, so no image is known for it",
+            fix=f"it is known to run on: {_verified(recipe) or 'nothing yet'}; to try it all the "
+            "same, name an image: --set image=repository@sha256:… or roost_settings.image",
+        )
+    return known
+
+
+def _weights(repository: Repository, lock: Lock, site: Site, unresolved: list[str]) -> Weights:
+    locked = lock.model(repository)
+    commit = repository.revision.commit or (locked.commit if locked else None)
+    if commit is None:
+        unresolved.append(f"revision {repository.repo}@{repository.revision.name}")
+    revision = commit or repository.revision.name
+    directory = PurePosixPath(site.model_dir, repository.repo.replace("/", "--"), revision)
+    return Weights(
+        repo=repository.repo,
+        revision=revision,
+        directory=str(directory),
+        bytes=locked.bytes if locked else None,
+    )
+
+
+def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
+    """A reference by digest alone: a tag beside it would make every later deploy a change."""
+    repository = image.repository
+    if mirror:
+        first, _, rest = repository.partition("/")
+        has_host = bool(rest) and ("." in first or ":" in first or first == "localhost")
+        repository = f"{mirror}/{rest if has_host else repository}"
+    return f"{repository}@{digest}" if digest else f"{repository}:{image.tag}"
+
+
+def _ipc(hardware: Hardware, on_this: bool | None) -> str | None:
+    return "host" if (hardware.ipc_host if on_this is None else on_this) else None
+
+
+def require_resolved(resolved: Resolved) -> None:
+    """Refuse what a lock has not pinned.
+
+    Raises:
+        RefusedError: Naming every branch, tag or shortened commit and the command to run.
+    """
+    if resolved.spec.unresolved:
+        raise RefusedError(
+            f"{resolved.recipe.id} on {resolved.hardware.id} is not pinned: "
+            + ", ".join(resolved.spec.unresolved),
+            why="a branch or tag can mean something else tomorrow",
+            fix=f"run `roost lock {resolved.recipe.id}` and deploy again",
+        )
+
+
+def argv(spec: LaunchSpec) -> list[str]:
+    """The engine's own command inside the container."""
+    return [*spec.entrypoint, *spec.command]
+
+
+def docker_argv(spec: LaunchSpec) -> list[str]:
+    """The ``docker run`` that starts the same container by hand."""
+    words = ["docker", "run", "-d", "--name", spec.name]
+    if spec.gpus:
+        words += ["--gpus", spec.gpus]
+    if spec.ipc:
+        words += ["--ipc", spec.ipc]
+    if spec.shm_size:
+        words += ["--shm-size", spec.shm_size]
+    words += ["--restart", spec.restart, "--pids-limit", str(spec.pids_limit)]
+    for capability in spec.security.cap_drop:
+        words += ["--cap-drop", capability]
+    if spec.security.no_new_privileges:
+        words += ["--security-opt", "no-new-privileges"]
+    for key, value in spec.log_options.items():
+        words += ["--log-opt", f"{key}={value}"]
+    for key, value in spec.labels.items():
+        words += ["--label", f"{key}={value}"]
+    for key, value in spec.env.items():
+        words += ["-e", f"{key}={value}"]
+    for mount in spec.mounts:
+        words += ["-v", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
+    for port in spec.ports:
+        listen = f"[{port.listen}]" if ":" in port.listen else port.listen
+        words += ["-p", f"{listen}:{port.host}:{port.container}"]
+    words += ["--entrypoint", spec.entrypoint[0], spec.image, *spec.entrypoint[1:]]
+    return [*words, *spec.command]
+
+
+def docker_command(spec: LaunchSpec) -> str:
+    """:func:`docker_argv` as shell text, one option a line."""
+    return _fold(docker_argv(spec))
+
+
+def _fold(words: Sequence[str]) -> str:
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("-") and lines[-1]:
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return " \\\n  ".join(" ".join(line) for line in lines)
+
+
+def as_json(spec: LaunchSpec) -> dict[str, Any]:
+    """The spec as plain data; ``ports`` and ``mounts`` in Docker's own short forms."""
+    data = spec.model_dump()
+    data["mounts"] = [f"{m.source}:{m.target}{':ro' if m.read_only else ''}" for m in spec.mounts]
+    data["ports"] = [f"{p.listen}:{p.host}:{p.container}" for p in spec.ports]
+    return data

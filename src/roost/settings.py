@@ -1,0 +1,125 @@
+"""Engine-neutral settings: the names that recipes, hardware, inventories and ``--set`` share.
+
+An engine owns how each is spelled on its command line (``catalog/engines/*.yml``); nobody else
+writes a flag. ``None`` everywhere means "not said": the engine's own default holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from roost.errors import UsageError
+
+Count = Annotated[int, Field(ge=1)]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]+$")]
+
+
+class Strict(BaseModel):
+    """Base of everything read from a file: no unknown keys, no silent conversions, immutable."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Settings(Strict):
+    """What can be said about a server without naming an engine."""
+
+    max_model_len: Count | None = Field(None, description="context limit of one request, tokens")
+    max_num_seqs: Count | None = Field(None, description="requests decoded at the same time")
+    max_num_batched_tokens: Count | None = Field(None, description="prefill slice, tokens")
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1, strict=False)] | None = Field(
+        None, description="share of device memory for the engine, 0 to 1"
+    )
+    kv_cache_bytes: Count | None = Field(None, description="KV pool per GPU, bytes")
+    kv_cache_dtype: Word | None = None
+    attention_backend: Word | None = Field(None, description="for target and drafter")
+    drafter_attention_backend: Word | None = Field(
+        None, description="only where the drafter's must differ from attention_backend"
+    )
+    moe_backend: Word | None = None
+    quantization: Word | None = None
+    tensor_parallel: Count | None = Field(None, description="default: the hardware's GPU count")
+    num_speculative_tokens: Count | None = Field(None, description="drafts per step (K)")
+    drafter_revision: Annotated[str, Field(min_length=1)] | None = None
+    enforce_eager: bool | None = None
+    prefix_caching: bool | None = None
+    mamba_cache_dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = None
+    language_model_only: bool | None = None
+    image: str | None = Field(None, description="another image: repository@sha256:…")
+    engine_version: str | None = Field(None, description="the version inside that image")
+    extra_args: list[str] | None = Field(
+        None, description="engine flags that have no neutral name; lists of all layers add up"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Settings:
+        if self.image is not None and "@sha256:" not in self.image:
+            raise ValueError(
+                f"image {self.image!r} names no digest; write repository@sha256:<64 hex digits>"
+            )
+        return self
+
+
+def merge(layers: Iterable[Settings]) -> Settings:
+    """Later layers win key by key; ``extra_args`` add up in layer order, each flag once."""
+    merged: dict[str, Any] = {}
+    extra: list[str] = []
+    for layer in layers:
+        said = layer.model_dump(exclude_none=True)
+        extra.extend(said.pop("extra_args", []))
+        merged.update(said)
+    if extra:
+        merged["extra_args"] = list(dict.fromkeys(extra))
+    return Settings(**merged)
+
+
+def from_mapping(given: Any, where: str) -> Settings:
+    """Validate settings that came from an inventory or a command line.
+
+    Args:
+        given: What the user wrote; anything but a mapping is an error.
+        where: For the message, e.g. ``roost_settings of host spark-01``.
+
+    Raises:
+        UsageError: Naming the key, the value and the reason.
+    """
+    if not isinstance(given, dict):
+        raise UsageError(f"{where}: must be a mapping of settings, not {type(given).__name__}")
+    try:
+        return Settings(**{str(key): value for key, value in given.items()})
+    except ValidationError as error:
+        reasons = []
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"]) or "settings"
+            if item["type"] == "extra_forbidden":
+                reasons.append(f"{key}: no such setting")
+            else:
+                reasons.append(f"{key}: {item['msg'].removeprefix('Value error, ')}")
+        raise UsageError(
+            f"{where}: " + "; ".join(dict.fromkeys(reasons)),
+            fix="settings are: " + ", ".join(Settings.model_fields),
+        ) from None
+
+
+def parse_assignments(pairs: Iterable[str]) -> Settings:
+    """``--set key=value`` options; values are YAML scalars or flow lists (``extra_args=[--x]``)."""
+    given: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"--set {pair}: must be key=value")
+        try:
+            given[key] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            given[key] = text
+        if Settings.model_fields.get(key) and _wants_text(key) and not isinstance(given[key], str):
+            # On a command line nobody quotes twice: 31977 for a revision is text.
+            given[key] = text
+    return from_mapping(given, "--set")
+
+
+def _wants_text(key: str) -> bool:
+    return key in {"drafter_revision", "engine_version", "image"}
