@@ -1,0 +1,152 @@
+"""One host's deployment: everything that roles and notebooks need to know, decided once.
+
+``from_variables`` is the single door from an inventory into roost. Ansible gets the result as plain
+data through one filter; notebooks call it directly, so both see the same container, the same
+pinned revisions and the same questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from roost import catalog as catalog_module
+from roost import launch, lock, quality, site
+from roost.catalog import Gpu
+from roost.launch import LaunchSpec, Weights
+
+
+class Requirements(BaseModel):
+    """What the host must have, for the preflight."""
+
+    model_config = ConfigDict(frozen=True)
+
+    hardware: str
+    architecture: str | None
+    image_platforms: list[str]
+    gpu: Gpu | None
+    min_driver: int
+    min_driver_source: str
+    gpu_memory_utilization: float | None
+    weights_bytes: int = Field(description="on disk and in memory, from the lock")
+    image_bytes: int = Field(description="compressed layers, from the lock")
+    memory_bytes: int | None = Field(description="host memory beyond the weights, without a GPU")
+    install_docker: bool
+
+
+class Gate(BaseModel):
+    """What a deploy asks before it is done: ready-made requests and how to judge them."""
+
+    model_config = ConfigDict(frozen=True)
+
+    questions: list[quality.Question]
+    requests: list[dict[str, Any]]
+
+
+class Deployment(BaseModel):
+    """The resolved deployment of one host."""
+
+    model_config = ConfigDict(frozen=True)
+
+    host: str
+    recipe: str
+    hardware: str
+    speculation: str
+    served_name: str
+    spec: LaunchSpec
+    docker_command: str = Field(description="the same container as shell text, for people")
+    image_digest: str | None
+    engine_version: str
+    weights: list[Weights]
+    hub_endpoint: str | None
+    registry_mirror: str | None
+    model_dir: str
+    base_url: str = Field(description="as seen on the host itself")
+    port: int
+    health_path: str
+    metrics_path: str
+    ready_timeout: int
+    pip_args: list[str]
+    speculates: bool
+    chat_template_kwargs: dict[str, bool | str | int]
+    requirements: Requirements
+    gate: Gate
+    lock_file: str
+
+
+def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deployment:
+    """Resolve one host's inventory variables into its deployment.
+
+    Args:
+        host: Inventory name, for messages.
+        variables: All of the host's variables; only ``roost_*`` count.
+        root: The repository root, where the lock lives unless a variable says otherwise.
+
+    Raises:
+        UsageError: A variable, setting, recipe, hardware or choice is wrong.
+        RefusedError: The recipe does not run there, or something is not pinned.
+    """
+    given = site.from_variables(host, variables)
+    lock_path = given.lock_path(root)
+    resolved = launch.build(
+        catalog_module.builtin(),
+        given.recipe,
+        given.hardware,
+        speculation=given.speculation,
+        overrides=given.overrides(host),
+        lock=lock.read(lock_path),
+        site=given.site(),
+    )
+    launch.require_resolved(resolved)
+    weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
+    support = resolved.recipe.hardware.get(given.hardware)
+    connect = "127.0.0.1" if given.listen in {"0.0.0.0", "::"} else given.listen  # noqa: S104
+    kwargs = resolved.recipe.chat_template_kwargs
+    questions = list(quality.QUESTIONS)
+    return Deployment(
+        host=host,
+        recipe=resolved.recipe.id,
+        hardware=resolved.hardware.id,
+        speculation=resolved.speculation_name,
+        served_name=resolved.served_name,
+        spec=resolved.spec,
+        docker_command=launch.docker_command(resolved.spec),
+        image_digest=resolved.image_digest,
+        engine_version=resolved.image.engine_version,
+        weights=weights,
+        hub_endpoint=given.hub_endpoint,
+        registry_mirror=given.registry_mirror,
+        model_dir=given.model_dir,
+        base_url=f"http://{connect}:{given.port}",
+        port=given.port,
+        health_path=resolved.engine.health_path,
+        metrics_path=resolved.engine.metrics_path,
+        ready_timeout=given.ready_timeout,
+        pip_args=given.pip_args,
+        speculates=resolved.speculation.method is not None,
+        chat_template_kwargs=kwargs,
+        requirements=Requirements(
+            hardware=resolved.hardware.id,
+            architecture=resolved.hardware.architecture,
+            image_platforms=resolved.image_platforms,
+            gpu=resolved.hardware.gpu,
+            min_driver=resolved.engine.min_driver,
+            min_driver_source=resolved.engine.min_driver_source,
+            gpu_memory_utilization=resolved.settings.gpu_memory_utilization,
+            weights_bytes=sum(item.bytes or 0 for item in weights),
+            image_bytes=resolved.image_bytes or 0,
+            memory_bytes=support.memory_bytes if support else None,
+            install_docker=given.install_docker,
+        ),
+        gate=Gate(
+            questions=questions,
+            requests=[
+                quality.request_body(question, resolved.served_name, dict(kwargs))
+                for question in questions
+            ],
+        ),
+        lock_file=str(lock_path),
+    )

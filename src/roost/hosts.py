@@ -1,0 +1,234 @@
+"""Facts of a host: what the probe printed, parsed once and typed.
+
+The probe (``probe.sh``) only reads and runs without root; whatever it could not see is ``None``
+here, never a zero. Row formats follow public reports of GB10 and RTX 5070 Ti machines.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from importlib import resources
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from roost.errors import RoostError
+
+_ABSENT = {"", "n/a", "[n/a]", "not supported", "[not supported]"}
+_ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+_LISTEN = "0A"
+
+GpuTrouble = Literal["missing", "driver_not_loaded", "reboot_required", "no_devices", "unreadable"]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class GpuFacts(_Facts):
+    """One row of nvidia-smi."""
+
+    index: int
+    name: str
+    memory_total_mib: int | None
+    memory_free_mib: int | None
+    driver: str | None
+    compute_capability: str | None
+
+    @property
+    def driver_major(self) -> int | None:
+        """Leading number of the driver version (580 of 580.173.02)."""
+        match = re.match(r"\d+", self.driver or "")
+        return int(match[0]) if match else None
+
+
+class DockerFacts(_Facts):
+    """What dockerd says of itself."""
+
+    version: str
+    storage_driver: str
+    runtimes: list[str]
+
+
+class HostFacts(_Facts):
+    """Everything the probe saw."""
+
+    machine: str
+    architecture: str
+    kernel: str
+    memory_total_bytes: int | None
+    memory_available_bytes: int | None
+    gpus: list[GpuFacts]
+    gpu_trouble: GpuTrouble | None
+    gpu_message: str
+    gpu_runtime: bool
+    docker: DockerFacts | None
+    docker_installed: bool
+    docker_message: str
+    containers: dict[str, list[int]]
+    models_free_bytes: int | None
+    models_filesystem: str | None
+    docker_free_bytes: int | None
+    docker_filesystem: str | None
+    listening: list[int]
+    python: str | None
+
+    @property
+    def unified_memory(self) -> bool:
+        """A GPU that reports no memory of its own shares the host's."""
+        return bool(self.gpus) and all(gpu.memory_total_mib is None for gpu in self.gpus)
+
+
+def probe_script() -> str:
+    """The shell text to run as ``sh -s -- MODEL_DIR``."""
+    return resources.files("roost").joinpath("probe.sh").read_text(encoding="utf-8")
+
+
+def parse(text: str) -> HostFacts:
+    """Turn the probe's output into facts.
+
+    Raises:
+        RoostError: The text is not the probe's output (cut off, or something else altogether).
+    """
+    sections = _sections(text)
+    if "python" not in sections or "machine" not in sections:
+        raise RoostError(
+            "the host probe did not finish",
+            why="its output is cut off: " + (text.strip()[-200:] or "(empty)"),
+        )
+    machine = sections["machine"][1].strip()
+    gpus, trouble, message = _gpus(*sections["gpu"])
+    docker, docker_message = _docker(*sections["docker"])
+    meminfo = _meminfo(sections["meminfo"][1])
+    models_filesystem, models_free = _disk(sections["disk_models"][1])
+    docker_filesystem, docker_free = _disk(sections["disk_docker"][1])
+    return HostFacts(
+        machine=machine,
+        architecture=_ARCHITECTURES.get(machine, machine),
+        kernel=sections["kernel"][1].strip(),
+        memory_total_bytes=meminfo.get("MemTotal"),
+        memory_available_bytes=meminfo.get("MemAvailable"),
+        gpus=gpus,
+        gpu_trouble=trouble,
+        gpu_message=message,
+        gpu_runtime=sections["runtime_hook"][0] == 0
+        or bool(docker and "nvidia" in docker.runtimes),
+        docker=docker,
+        docker_installed=sections["docker"][0] != 127,
+        docker_message=docker_message,
+        containers=_containers(*sections["containers"]),
+        models_free_bytes=models_free,
+        models_filesystem=models_filesystem,
+        docker_free_bytes=docker_free,
+        docker_filesystem=docker_filesystem,
+        listening=sorted(_listening(sections["tcp"][1]) | _listening(sections["tcp6"][1])),
+        python=sections["python"][1].strip() or None,
+    )
+
+
+def _sections(text: str) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    parts = re.split(r"^==> (\w+) (\d+)\r?\n", text, flags=re.MULTILINE)
+    for name, code, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        found[name] = (int(code), body.replace("\r\n", "\n").rstrip("\n"))
+    return found
+
+
+def _number(text: str) -> int | None:
+    """A figure of nvidia-smi; GB10 prints [N/A] where it has no memory of its own."""
+    cleaned = text.strip().lower()
+    if cleaned in _ABSENT:
+        return None
+    match = re.match(r"\d+", cleaned)
+    return int(match[0]) if match else None
+
+
+def _word(text: str) -> str | None:
+    return None if text.strip().lower() in _ABSENT else text.strip()
+
+
+def _gpus(code: int, output: str) -> tuple[list[GpuFacts], GpuTrouble | None, str]:
+    # nvidia-smi prints its errors on standard output, so the exit status is looked at first.
+    flat = " ".join(output.split()).replace("\u2019", "'")
+    if code == 127:
+        return [], "missing", "nvidia-smi is not installed"
+    if "Driver/library version mismatch" in flat:
+        return [], "reboot_required", flat
+    if "couldn't communicate with the NVIDIA driver" in flat:
+        return [], "driver_not_loaded", flat
+    if "No devices were found" in flat:
+        return [], "no_devices", flat
+    if code != 0:
+        return [], "unreadable", flat
+    gpus = []
+    for row in csv.reader(output.splitlines(), skipinitialspace=True):
+        if len(row) != 7 or not row[0].strip().isdigit():
+            return [], "unreadable", flat
+        gpus.append(
+            GpuFacts(
+                index=int(row[0]),
+                name=row[2].strip(),
+                memory_total_mib=_number(row[3]),
+                memory_free_mib=_number(row[4]),
+                driver=_word(row[5]),
+                compute_capability=_word(row[6]),
+            )
+        )
+    return (gpus, None, "") if gpus else ([], "no_devices", "nvidia-smi lists no GPU")
+
+
+def _docker(code: int, output: str) -> tuple[DockerFacts | None, str]:
+    if code == 127:
+        return None, "docker is not installed"
+    if code != 0:
+        return None, " ".join(output.split())
+    try:
+        info = json.loads(output.splitlines()[-1])
+        return (
+            DockerFacts(
+                version=str(info["ServerVersion"]),
+                storage_driver=str(info["Driver"]),
+                runtimes=sorted(info.get("Runtimes") or {}),
+            ),
+            "",
+        )
+    except (ValueError, KeyError, IndexError, TypeError):
+        # With no daemon behind it `docker info` still exits 0 in some versions and prints
+        # a document without server fields.
+        return None, " ".join(output.split())[-300:]
+
+
+def _containers(code: int, output: str) -> dict[str, list[int]]:
+    if code != 0:
+        return {}
+    containers = {}
+    for line in output.splitlines():
+        name, _, ports = line.partition("\t")
+        containers[name] = sorted({int(port) for port in re.findall(r":(\d+)->", ports)})
+    return containers
+
+
+def _meminfo(output: str) -> dict[str, int]:
+    return {
+        match[1]: int(match[2]) * 1024
+        for match in re.finditer(r"^(\w+):\s+(\d+) kB$", output, flags=re.MULTILINE)
+    }
+
+
+def _disk(output: str) -> tuple[str | None, int | None]:
+    """Mount point and free bytes from ``df -Pk``."""
+    fields = output.splitlines()[-1].split() if output else []
+    if len(fields) < 6 or not fields[3].isdigit():
+        return None, None
+    return fields[5], int(fields[3]) * 1024
+
+
+def _listening(table: str) -> set[int]:
+    ports = set()
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 3 and fields[3] == _LISTEN:
+            ports.add(int(fields[1].rsplit(":", 1)[1], 16))
+    return ports

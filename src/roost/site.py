@@ -1,0 +1,123 @@
+"""Inventory variables: every name a user may write, its default and its meaning, in one place.
+
+Ansible lets a misspelt variable pass in silence; here every ``roost_*`` variable of a host is
+checked against this list, and a near miss is named.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from roost import settings as settings_module
+from roost.errors import UsageError
+from roost.launch import Site
+from roost.settings import Settings, Strict
+
+PREFIX = "roost_"
+
+Name = Annotated[str, Field(min_length=1)]
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")]
+AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
+
+
+class HostVars(Strict):
+    """The variables of one host, without their ``roost_`` prefix."""
+
+    # `-e roost_port=8001` arrives as text, so "8001" and "false" are taken for what they say.
+    model_config = ConfigDict(strict=False)
+
+    hardware: Name = Field(description="hardware id, see `roost recipes`")
+    recipe: Name = Field(description="recipe id, see `roost recipes`")
+    speculation: Name | None = Field(None, description="one of the recipe's choices")
+    settings: dict[str, Any] = Field({}, description="engine-neutral settings, override all else")
+    model_dir: AbsolutePath = Field("/var/lib/roost/models", description="weights on the host")
+    listen: Name = Field("127.0.0.1", description="address the endpoint is published on")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="its port on the host")
+    served_name: Name | None = Field(None, description="model name that clients use")
+    hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")
+    registry_mirror: Name | None = Field(
+        None, description="registry (host:port) that serves every image"
+    )
+    lock_file: Name = Field("roost.lock.yml", description="relative to the repository root")
+    install_docker: bool = Field(True, description="install Docker where it is missing")
+    pip_args: list[str] = Field(
+        [], description="options for pip in the host's small environment, e.g. a wheel directory"
+    )
+    ready_timeout: Annotated[int, Field(ge=10)] = Field(
+        1800, description="seconds an engine may take until it is healthy"
+    )
+
+    def site(self) -> Site:
+        """The part that a launch spec needs."""
+        return Site(
+            model_dir=self.model_dir,
+            listen=self.listen,
+            port=self.port,
+            served_name=self.served_name,
+            registry_mirror=self.registry_mirror,
+        )
+
+    def lock_path(self, root: Path) -> Path:
+        """The lock file, with a relative name taken from the repository root."""
+        return root / self.lock_file
+
+    def overrides(self, host: str) -> Settings:
+        """``roost_settings``, validated."""
+        return settings_module.from_mapping(self.settings, f"{host}: roost_settings")
+
+
+def known_variables() -> list[str]:
+    """Every variable a user may set, with its prefix."""
+    return [PREFIX + name for name in HostVars.model_fields]
+
+
+def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
+    """Validate the ``roost_*`` variables of one host; other variables are ignored.
+
+    Raises:
+        UsageError: Naming host, variable, value and reason for every defect at once.
+    """
+    given = {
+        name.removeprefix(PREFIX): _plain(value)
+        for name, value in variables.items()
+        if name.startswith(PREFIX)
+    }
+    try:
+        return HostVars.model_validate(given)
+    except ValidationError as error:
+        reasons = []
+        for item in error.errors():
+            name = PREFIX + ".".join(str(part) for part in item["loc"])
+            if item["type"] == "extra_forbidden":
+                near = difflib.get_close_matches(name, known_variables(), n=1)
+                hint = f", did you mean {near[0]}?" if near else ""
+                reasons.append(f"{name} is no variable of roost{hint}")
+            elif item["type"] == "missing":
+                reasons.append(f"{name} is not set")
+            else:
+                reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")
+        raise UsageError(
+            f"{host}: " + "; ".join(reasons), fix="variables are: " + ", ".join(known_variables())
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """A value without the string and container subclasses that Ansible hands out."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
