@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from roost.errors import RoostError
+
 # The launched shell writes its own identity and then *becomes* the program (exec keeps PID and
 # start time): there is no moment at which the program runs unrecorded. "(sh)" has no blank in
 # it, so that cut finds field 22. The rename makes a torn pid file impossible.
@@ -26,6 +28,7 @@ exec "$@"
 """
 
 _MARKER_VARIABLE = "ROOST_LAB_PROCESS"
+_LAUNCH_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Process:
         stat = _stat(self.pid)
         return stat is not None and stat == (self.start, True)
 
-    def end(self, *, grace: float = 5.0, first: signal.Signals = signal.SIGTERM) -> None:
+    def end(self, *, grace: float = 5.0, first: int = signal.SIGTERM) -> None:
         """End it: ``first``, then SIGKILL after ``grace`` seconds. Returns when it is gone."""
         try:
             handle = os.pidfd_open(self.pid)
@@ -96,33 +99,38 @@ def spawn(
     pid_file.unlink(missing_ok=True)
     environment = {**(os.environ if env is None else env), _MARKER_VARIABLE: marker}
     with log.open("wb") as output:
-        child = subprocess.Popen(
-            ["/bin/sh", "-c", _LAUNCHER, str(pid_file), *argv],
+        # --fork: init becomes the parent, so that nobody here has to wait for it.
+        subprocess.run(
+            ["setsid", "--fork", "/bin/sh", "-c", _LAUNCHER, str(pid_file), *argv],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
             env=environment,
             cwd="/",
+            check=True,
         )
-    started = identify(child.pid)
-    _adopted.append(child)
-    return started or Process(child.pid, 0)
+    deadline = time.monotonic() + _LAUNCH_SECONDS
+    while not pid_file.exists():
+        if time.monotonic() > deadline:
+            raise RoostError(f"{argv[0]} could not be started", why=tail(log))
+        time.sleep(0.01)
+    started = recorded(pid_file)
+    if started is None:
+        raise RoostError(f"{argv[0]} ended as soon as it was started", why=tail(log))
+    return started
 
 
-# Children of this interpreter must be waited for, or they stay zombies of a long pytest run (and
-# Popen warns when it is collected). Whoever asks for a recorded process reaps on the way.
-_adopted: list[subprocess.Popen[bytes]] = []
-
-
-def reap() -> None:
-    """Collect those of our own children that have ended."""
-    _adopted[:] = [child for child in _adopted if child.poll() is None]
+def tail(log: Path, lines: int = 5) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        text = log.read_text(errors="replace")
+    except FileNotFoundError:
+        return "it left no log"
+    return "\n".join(text.strip().splitlines()[-lines:]) or "its log is empty"
 
 
 def recorded(pid_file: Path) -> Process | None:
     """The running process that a pid file names, or None if it has ended (or never was)."""
-    reap()
     try:
         pid, start = pid_file.read_text().split()
     except (FileNotFoundError, ValueError):
@@ -195,7 +203,5 @@ def wait_gone(processes: Sequence[Process], seconds: float) -> bool:
     while any(process.alive() for process in processes):
         if time.monotonic() > deadline:
             return False
-        reap()
         time.sleep(0.02)
-    reap()
     return True
