@@ -46,7 +46,9 @@ class Site(BaseModel):
     port: int = Field(8000, ge=1, le=65535)
     served_name: str | None = None
     registry_mirror: str | None = Field(
-        None, description="host[:port] that serves every repository instead of its own registry"
+        None,
+        description="host[:port] that serves every repository instead of its own registry, with "
+        "http:// before it where it has no TLS",
     )
 
 
@@ -324,7 +326,8 @@ def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
     if mirror:
         first, _, rest = repository.partition("/")
         has_host = bool(rest) and ("." in first or ":" in first or first == "localhost")
-        repository = f"{mirror}/{rest if has_host else repository}"
+        host = mirror.rpartition("://")[2]
+        repository = f"{host}/{rest if has_host else repository}"
     return f"{repository}@{digest}" if digest else f"{repository}:{image.tag}"
 
 

@@ -22,6 +22,7 @@ PREFIX = "roost_"
 
 Name = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")]
+Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
 
 
@@ -40,8 +41,8 @@ class HostVars(Strict):
     port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="its port on the host")
     served_name: Name | None = Field(None, description="model name that clients use")
     hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")
-    registry_mirror: Name | None = Field(
-        None, description="registry (host:port) that serves every image"
+    registry_mirror: Mirror | None = Field(
+        None, description="registry (host:port, http:// before it without TLS) for every image"
     )
     lock_file: Name = Field("roost.lock.yml", description="relative to the repository root")
     install_docker: bool = Field(True, description="install Docker where it is missing")

@@ -1,0 +1,241 @@
+"""The ``roost`` command: thin over the package, one function a verb.
+
+Exit status: 0 good, 1 failed, 2 usage, 3 refused by the plan. Reading verbs take ``--json``.
+Imports of anything heavy happen inside the verbs, so that ``roost show`` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+import roost
+from roost.errors import RoostError
+
+
+class _Group(click.Group):
+    """Loads the verbs that have modules of their own only when they are asked for."""
+
+    lazy = {
+        "lab": ("roost.lab.cli", "lab"),
+        "verify": ("roost.notebooks_cli", "verify"),
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *self.lazy])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.lazy:
+            import importlib
+
+            module, attribute = self.lazy[cmd_name]
+            command: click.Command = getattr(importlib.import_module(module), attribute)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(roost.__version__, prog_name="roost")
+def cli() -> None:
+    """Deploy, prove and measure speculative-decoding LLM servers."""
+
+
+def main() -> None:
+    """Entry point: prints what a person can act on, never a traceback for a user's mistake."""
+    try:
+        cli.main(standalone_mode=False)
+    except RoostError as error:
+        click.echo(f"roost: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("roost: interrupted", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader went away (`roost show … | head`); there is nobody left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+_as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+
+
+@cli.command()
+@_as_json
+def recipes(as_json: bool) -> None:
+    """What can be deployed, and on which hardware somebody saw it run."""
+    from roost import catalog
+
+    known = catalog.builtin()
+    rows = [
+        {
+            "id": recipe.id,
+            "model": recipe.model.repo,
+            "drafter": next(
+                (c.drafter.repo for c in recipe.speculation.values() if c.drafter), None
+            ),
+            "engine": recipe.engine,
+            "speculation": list(recipe.speculation),
+            "hardware": {hw: recipe.support_on(hw) for hw in known.hardware},
+            "source": recipe.source,
+        }
+        for recipe in known.recipes.values()
+    ]
+    if as_json:
+        _print_json(rows)
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    marks = {"verified": "verified", "unsupported": "no", "untested": "-"}
+    table = Table(box=None, pad_edge=False)
+    table.add_column("recipe", no_wrap=True)
+    for title in ("engine", "speculation", *known.hardware):
+        table.add_column(title)
+    for recipe in known.recipes.values():
+        choices = [
+            f"{name}*" if name == recipe.default_speculation else name
+            for name in recipe.speculation
+        ]
+        table.add_row(
+            recipe.id,
+            recipe.engine,
+            " ".join(choices),
+            *(marks[recipe.support_on(hw)] for hw in known.hardware),
+        )
+    Console().print(table)
+    click.echo("\n* default; verified: seen to run by the recipe's source; -: nobody tried")
+
+
+@cli.command()
+@click.argument("recipe")
+@click.option("--on", "hardware", required=True, metavar="HARDWARE", help="Hardware id.")
+@click.option("--speculation", metavar="CHOICE", help="One of the recipe's choices.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["docker", "argv", "json"]),
+    default="docker",
+    show_default=True,
+)
+@click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
+@click.option(
+    "--lock",
+    "lock_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default="roost.lock.yml",
+    show_default=True,
+    help="Where resolved revisions and digests stand.",
+)
+def show(
+    recipe: str,
+    hardware: str,
+    speculation: str | None,
+    assignments: tuple[str, ...],
+    form: str,
+    as_json: bool,
+    lock_file: Path,
+) -> None:
+    """The container that would run, as a docker command, an argv or JSON."""
+    import shlex
+
+    from roost import catalog, launch, lock, settings
+
+    resolved = launch.build(
+        catalog.builtin(),
+        recipe,
+        hardware,
+        speculation=speculation,
+        overrides=settings.parse_assignments(assignments),
+        lock=lock.read(lock_file),
+    )
+    if as_json or form == "json":
+        _print_json(launch.as_json(resolved.spec))
+    elif form == "argv":
+        click.echo(shlex.join(launch.argv(resolved.spec)))
+    else:
+        click.echo(launch.docker_command(resolved.spec))
+    if resolved.spec.unresolved:
+        click.echo(
+            "roost: not pinned yet: "
+            + ", ".join(resolved.spec.unresolved)
+            + f" (roost lock {recipe})",
+            err=True,
+        )
+
+
+@cli.command()
+@click.argument("recipe", nargs=-1)
+@click.option(
+    "-i",
+    "--inventory",
+    type=click.Path(path_type=Path),
+    help="Lock what this inventory deploys, with its hub, registry and lock file.",
+)
+@click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything drifted.")
+@click.option("--hub", metavar="URL", help="Hub or mirror to ask (default: the public one).")
+@click.option("--registry", metavar="HOST[:PORT]", help="Registry that serves every image.")
+@click.option(
+    "--file",
+    "lock_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The lock file (default: roost.lock.yml, or the inventory's).",
+)
+def lock(
+    recipe: tuple[str, ...],
+    inventory: Path | None,
+    check: bool,
+    hub: str | None,
+    registry: str | None,
+    lock_file: Path | None,
+) -> None:
+    """Ask hub and registry what every branch, tag and short commit means, and write it down."""
+    from roost import locking
+
+    job = locking.plan(recipe, inventory=inventory, hub=hub, registry=registry, lock_file=lock_file)
+    outcome = locking.run(job, write=not check)
+    for line in outcome.drift:
+        click.echo(line)
+    if not outcome.drift and not outcome.failures:
+        click.echo(f"{job.lock_file}: nothing drifted")
+    for failure in outcome.failures:
+        click.echo(f"roost: {failure}", err=True)
+    if outcome.failures or (check and outcome.drift):
+        sys.exit(1)
+
+
+@cli.command()
+@click.option(
+    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+)
+@click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+@click.option("--check", is_flag=True, help="Change nothing, show what would change.")
+@click.option("--diff", is_flag=True, help="Show differences.")
+def deploy(inventory: Path, limit: str | None, check: bool, diff: bool) -> None:
+    """Run the deploy playbook over an inventory."""
+    from roost import fleet
+
+    result = fleet.run_playbook("deploy", inventory, limit=limit, check=check, diff=diff)
+    if not result.ok:
+        bad = ", ".join([*result.failed, *result.unreachable])
+        raise RoostError(f"deploy failed on: {bad or 'no host in particular'} ({result.status})")
+    click.echo(
+        "deployed: "
+        + ", ".join(f"{host} (changed={result.changed.get(host, 0)})" for host in result.hosts)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Running a playbook over an inventory, through ansible-runner.
+
+A relative inventory path makes ansible-runner run no host at all and call that successful, so
+paths are made absolute here and a run that reached no host is a failure.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roost.errors import RoostError, UsageError
+from roost.root import repository_root
+
+
+@dataclass(frozen=True)
+class PlayResult:
+    """How a playbook ended, per host."""
+
+    status: str
+    changed: dict[str, int] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    unreachable: list[str] = field(default_factory=list)
+    hosts: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Every host was processed and none failed."""
+        return self.status == "successful" and bool(self.hosts)
+
+
+def run_playbook(
+    name: str, inventory: Path, *, limit: str | None = None, check: bool = False, diff: bool = False
+) -> PlayResult:
+    """Run ``playbooks/<name>.yml``; Ansible's own output goes to the terminal.
+
+    Raises:
+        UsageError: The inventory does not exist.
+        RoostError: No host was processed.
+    """
+    import ansible_runner
+
+    if not inventory.exists():
+        raise UsageError(f"{inventory}: no such inventory", fix="ls inventory/")
+    root = repository_root()
+    options = [*(["--check"] if check else []), *(["--diff"] if diff else [])]
+    with tempfile.TemporaryDirectory(prefix="roost-run-") as private:
+        run = ansible_runner.run(
+            private_data_dir=private,
+            project_dir=str(root),
+            playbook=str(root / "playbooks" / f"{name}.yml"),
+            inventory=str(inventory.resolve()),
+            limit=limit,
+            cmdline=" ".join(options) or None,
+            envvars={"ANSIBLE_CONFIG": str(root / "ansible.cfg")},
+        )
+        stats = run.stats or {}
+    result = PlayResult(
+        status=run.status,
+        changed=dict(stats.get("changed", {})),
+        failed=sorted(stats.get("failures", {})),
+        unreachable=sorted(stats.get("dark", {})),
+        hosts=sorted(stats.get("processed", {})),
+    )
+    if not result.hosts:
+        raise RoostError(
+            f"{inventory}: no host was processed",
+            why=f"limit {limit!r} matches none" if limit else "the inventory lists none",
+            fix=f"ansible-inventory -i {inventory} --graph",
+        )
+    return result

@@ -1,0 +1,169 @@
+"""What ``roost lock`` does: collect what recipes name, ask, compare, write."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from roost import catalog, hub, lock, site
+from roost.catalog import Catalog, Image, Recipe, Repository, Revision
+from roost.errors import RoostError, UsageError
+from roost.lock import Lock, LockedImage
+from roost.registry import Registry
+from roost.settings import Settings
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything to ask, whom to ask, and where to write it."""
+
+    repositories: list[Repository]
+    images: list[Image]
+    hub_endpoint: str | None
+    registry_mirror: str | None
+    lock_file: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The lock after asking, what changed, and what could not be resolved."""
+
+    lock: Lock
+    drift: list[str]
+    failures: list[RoostError]
+
+
+def plan(
+    recipe_ids: Sequence[str],
+    *,
+    inventory: Path | None = None,
+    hub: str | None = None,
+    registry: str | None = None,
+    lock_file: Path | None = None,
+) -> Job:
+    """Collect what to ask.
+
+    With an inventory: what its hosts deploy, overrides included, asked of the inventory's own hub
+    and registry. Without: the given recipes, or all, on every hardware they name.
+
+    Raises:
+        UsageError: Unknown recipe, or hosts of one inventory that disagree on hub, registry or
+            lock file.
+    """
+    known = catalog.builtin()
+    if inventory is None:
+        chosen = [known.recipe(recipe_id) for recipe_id in recipe_ids] or known.recipes.values()
+        repositories, images = _named_by(chosen)
+        return Job(repositories, images, hub, registry, lock_file or Path("roost.lock.yml"))
+    if recipe_ids:
+        raise UsageError("name recipes or an inventory, not both")
+    return _plan_inventory(known, inventory, hub, registry, lock_file)
+
+
+def _plan_inventory(
+    known: Catalog,
+    path: Path,
+    hub_endpoint: str | None,
+    registry: str | None,
+    lock_file: Path | None,
+) -> Job:
+    from roost import inventory as inventories
+    from roost.root import repository_root
+
+    hosts = {
+        host.name: site.from_variables(host.name, host.variables)
+        for host in inventories.load(path).hosts.values()
+    }
+    repositories: list[Repository] = []
+    images: list[Image] = []
+    for name, given in hosts.items():
+        recipe = known.recipe(given.recipe)
+        known.machine(given.hardware)
+        overrides = given.overrides(name)
+        more_repositories, more_images = _named_by(
+            [recipe], hardware=given.hardware, overrides=overrides
+        )
+        repositories += more_repositories
+        images += more_images
+    root = repository_root()
+    return Job(
+        _unique(repositories),
+        _unique(images),
+        hub_endpoint or _same(path, "roost_hub_endpoint", [h.hub_endpoint for h in hosts.values()]),
+        registry
+        or _same(path, "roost_registry_mirror", [h.registry_mirror for h in hosts.values()]),
+        lock_file
+        or _same(path, "roost_lock_file", [h.lock_path(root) for h in hosts.values()])
+        or root / "roost.lock.yml",
+    )
+
+
+def _same(path: Path, name: str, values: list[Value]) -> Value | None:
+    distinct = _unique(values)
+    if len(distinct) > 1:
+        raise UsageError(
+            f"{path}: hosts disagree on {name}: " + ", ".join(str(value) for value in distinct),
+            fix="lock them one by one, with --hub, --registry and --file",
+        )
+    return distinct[0] if distinct else None
+
+
+def _unique(values: Iterable[Value]) -> list[Value]:
+    seen: list[Value] = []
+    for value in values:
+        if value not in seen:
+            seen.append(value)
+    return seen
+
+
+def _named_by(
+    recipes: Iterable[Recipe], hardware: str | None = None, overrides: Settings | None = None
+) -> tuple[list[Repository], list[Image]]:
+    """Repositories and images that these recipes (on this hardware, so overridden) name."""
+    overrides = overrides or Settings()
+    repositories: list[Repository] = []
+    images: list[Image] = []
+    for recipe in recipes:
+        repositories.append(recipe.model)
+        for choice in recipe.speculation.values():
+            if choice.drafter is None:
+                continue
+            repositories.append(choice.drafter)
+            if overrides.drafter_revision is not None:
+                revision = Revision.parse(overrides.drafter_revision)
+                repositories.append(choice.drafter.model_copy(update={"revision": revision}))
+        images += [
+            support.image
+            for hardware_id, support in recipe.hardware.items()
+            if support.image is not None and hardware in {None, hardware_id}
+        ]
+        if overrides.image is not None:
+            images.append(Image.parse(overrides.image, overrides.engine_version or "unknown"))
+    return _unique(repositories), _unique(images)
+
+
+def run(job: Job, *, write: bool) -> Outcome:
+    """Ask everything, and write the lock unless told not to.
+
+    What could not be resolved keeps the entry it had; the rest is still written.
+    """
+    before = lock.read(job.lock_file)
+    after, failures = lock.resolve(
+        before,
+        job.repositories,
+        job.images,
+        ask_hub=functools.partial(hub.resolve, endpoint=job.hub_endpoint),
+        ask_registry=functools.partial(_ask_registry, mirror=job.registry_mirror),
+    )
+    if write and after != before:
+        lock.write(job.lock_file, after)
+    return Outcome(after, lock.drift(before, after), failures)
+
+
+def _ask_registry(image: Image, mirror: str | None) -> LockedImage:
+    return Registry(image.repository, mirror).resolve(image)

@@ -1,0 +1,364 @@
+"""The preflight: what a host must be before anything is fetched or changed.
+
+A pure function from host facts and a deployment to findings. Each says what was seen, what is
+wanted, why, and how to mend it; one ``error`` among them refuses the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from roost.catalog import Gpu
+from roost.deployment import Deployment, Requirements
+from roost.hosts import GpuFacts, HostFacts
+from roost.launch import CONTAINER
+
+GIB = 1024**3
+
+#: Layers are stored unpacked; engines of this kind take about this many times their packed size.
+UNPACKED_RATIO = 2.5
+
+#: Left free after weights and image, so that logs and releases still have room.
+DISK_HEADROOM_BYTES = 1 * GIB
+
+#: A card may report a little less than its profile (firmware, ECC, carve-outs).
+MEMORY_TOLERANCE = 0.97
+
+Severity = Literal["error", "warning", "info"]
+
+
+class Finding(BaseModel):
+    """One result of the preflight."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    severity: Severity
+    saw: str
+    wants: str
+    why: str
+    fix: str
+
+    def text(self) -> str:
+        """The finding as a person reads it."""
+        return (
+            f"{self.id}: saw {self.saw}; wants {self.wants}\n  why: {self.why}\n  fix: {self.fix}"
+        )
+
+
+def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
+    """Everything that stands between this host and this deployment, errors first."""
+    needs = deployment.requirements
+    running = CONTAINER in facts.containers
+    found = [
+        *_architecture(facts, needs),
+        *_gpu(facts, needs),
+        *_docker(facts, needs),
+        *_port(facts, deployment.port),
+        *_memory(facts, needs, running),
+    ]
+    order = {"error": 0, "warning": 1, "info": 2}
+    return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def disk(
+    facts: HostFacts, *, weights_bytes: int, image_bytes: int, model_dir: str
+) -> list[Finding]:
+    """Whether what still has to be fetched fits, counted per filesystem.
+
+    Args:
+        facts: The host.
+        weights_bytes: Weights that are not on the host yet.
+        image_bytes: Compressed image layers that are not on the host yet.
+        model_dir: Where weights go, for the message.
+    """
+    image_need = int(image_bytes * UNPACKED_RATIO)
+    if facts.models_filesystem == facts.docker_filesystem:
+        return list(
+            _disk(
+                facts.models_filesystem,
+                facts.models_free_bytes,
+                weights_bytes + image_need,
+                f"weights ({size(weights_bytes)}) and image (about {size(image_need)} unpacked)",
+                f"set roost_model_dir (now {model_dir}) to a larger filesystem, or free space",
+            )
+        )
+    return [
+        *_disk(
+            facts.models_filesystem,
+            facts.models_free_bytes,
+            weights_bytes,
+            f"weights ({size(weights_bytes)})",
+            f"set roost_model_dir (now {model_dir}) to a larger filesystem, or free space",
+        ),
+        *_disk(
+            facts.docker_filesystem,
+            facts.docker_free_bytes,
+            image_need,
+            f"image (about {size(image_need)} unpacked)",
+            "move Docker's data-root to a larger filesystem, or `docker image prune`",
+        ),
+    ]
+
+
+def size(count: int) -> str:
+    """Bytes for people, in binary units."""
+    for unit, factor in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _disk(
+    filesystem: str | None, free: int | None, need: int, what: str, fix: str
+) -> Iterator[Finding]:
+    if need == 0:
+        return
+    if free is None:
+        yield Finding(
+            id="disk",
+            severity="warning",
+            saw="free space could not be read",
+            wants=f"{size(need)} for {what}",
+            why="df gave no figure",
+            fix="check the filesystem by hand",
+        )
+    elif free < need + DISK_HEADROOM_BYTES:
+        yield Finding(
+            id="disk",
+            severity="error",
+            saw=f"{size(free)} free on {filesystem}",
+            wants=f"{size(need + DISK_HEADROOM_BYTES)}: {what}, and "
+            f"{size(DISK_HEADROOM_BYTES)} headroom",
+            why="the download would fill the disk half-way and take the host with it",
+            fix=fix,
+        )
+
+
+def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
+    if needs.architecture and facts.architecture != needs.architecture:
+        yield Finding(
+            id="architecture",
+            severity="error",
+            saw=facts.machine,
+            wants=f"{needs.architecture} ({needs.hardware})",
+            why="this host is not the hardware that the inventory says",
+            fix="correct roost_hardware for this host",
+        )
+    elif needs.image_platforms and facts.architecture not in needs.image_platforms:
+        yield Finding(
+            id="image_architecture",
+            severity="error",
+            saw=facts.architecture,
+            wants="one of " + ", ".join(needs.image_platforms),
+            why="the pinned image is not built for this architecture",
+            fix="name an image that is: roost_settings.image",
+        )
+
+
+_GPU_TROUBLE = {
+    "missing": (
+        "no nvidia-smi",
+        "the NVIDIA driver is not installed",
+        "install the NVIDIA driver",
+    ),
+    "driver_not_loaded": (
+        "nvidia-smi cannot reach the driver",
+        "the kernel module is not loaded, often after a kernel update",
+        "check `dkms status` and `lsmod | grep nvidia`, rebuild the module, then reboot",
+    ),
+    "reboot_required": (
+        "driver and library versions differ",
+        "the driver was upgraded while the old kernel module is still loaded",
+        "reboot the host; nothing has to be reinstalled",
+    ),
+    "no_devices": (
+        "nvidia-smi finds no GPU",
+        "the driver runs, but no device answers it",
+        "check `lspci | grep -i nvidia` and the kernel log",
+    ),
+    "unreadable": (
+        "nvidia-smi gave no table",
+        "its output is not of a known form",
+        "run nvidia-smi by hand on the host",
+    ),
+}
+
+
+def _gpu(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
+    if needs.gpu is None:
+        return
+    if facts.gpu_trouble is not None:
+        saw, why, fix = _GPU_TROUBLE[facts.gpu_trouble]
+        yield Finding(
+            id="gpu",
+            severity="error",
+            saw=f"{saw} ({facts.gpu_message})" if facts.gpu_message else saw,
+            wants=f"{needs.gpu.count} x {needs.gpu.name}",
+            why=why,
+            fix=fix,
+        )
+        return
+    if len(facts.gpus) != needs.gpu.count:
+        yield Finding(
+            id="gpu_count",
+            severity="error",
+            saw=f"{len(facts.gpus)} GPU: " + ", ".join(gpu.name for gpu in facts.gpus),
+            wants=f"{needs.gpu.count} x {needs.gpu.name}",
+            why="the recipe's settings are for that many cards",
+            fix="correct roost_hardware for this host, or check why a card is missing",
+        )
+    for gpu in facts.gpus:
+        yield from _one_gpu(gpu, needs, needs.gpu)
+
+
+def _one_gpu(gpu: GpuFacts, needs: Requirements, wanted: Gpu) -> Iterator[Finding]:
+    if gpu.compute_capability != wanted.compute_capability:
+        yield Finding(
+            id="compute_capability",
+            severity="error",
+            saw=f"{gpu.name} with {gpu.compute_capability or 'no compute capability reported'}",
+            wants=f"{wanted.compute_capability} ({needs.hardware})",
+            why="the image's kernels are built for that compute capability",
+            fix="correct roost_hardware for this host",
+        )
+    if gpu.driver_major is None or gpu.driver_major < needs.min_driver:
+        yield Finding(
+            id="driver",
+            severity="error",
+            saw=f"driver {gpu.driver or 'unknown'}",
+            wants=f"{needs.min_driver} or newer",
+            why=f"the image needs it: {needs.min_driver_source}",
+            fix=f"install NVIDIA driver {needs.min_driver} or newer and reboot",
+        )
+    if (
+        wanted.memory == "discrete"
+        and gpu.memory_total_mib is not None
+        and gpu.memory_total_mib < wanted.memory_mib * MEMORY_TOLERANCE
+    ):
+        yield Finding(
+            id="gpu_memory",
+            severity="error",
+            saw=f"{gpu.memory_total_mib} MiB on {gpu.name}",
+            wants=f"{wanted.memory_mib} MiB ({needs.hardware})",
+            why="the recipe's memory settings are for that much",
+            fix="correct roost_hardware for this host",
+        )
+
+
+def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
+    if facts.docker is None and not facts.docker_installed:
+        if needs.install_docker:
+            yield Finding(
+                id="docker",
+                severity="info",
+                saw="no Docker",
+                wants="Docker",
+                why="the engine runs in a container",
+                fix="nothing to do: it will be installed (roost_install_docker: false forbids it)",
+            )
+        else:
+            yield Finding(
+                id="docker",
+                severity="error",
+                saw="no Docker",
+                wants="Docker",
+                why="this site forbids installing it (roost_install_docker: false)",
+                fix="install Docker on the host, or allow roost to",
+            )
+    elif facts.docker is None:
+        denied = "permission denied" in facts.docker_message
+        yield Finding(
+            id="docker",
+            severity="error",
+            saw=facts.docker_message or "Docker does not answer",
+            wants="a running Docker daemon that this user may use",
+            why="the login user may not use Docker's socket" if denied else "dockerd is not up",
+            fix="deploy with become, or add the user to the docker group and log in anew"
+            if denied
+            else "systemctl start docker, and see journalctl -u docker",
+        )
+    if needs.gpu is not None and facts.docker_installed and not facts.gpu_runtime:
+        yield Finding(
+            id="gpu_runtime",
+            severity="error",
+            saw="no NVIDIA runtime in Docker",
+            wants="the NVIDIA container toolkit, configured for Docker",
+            why='containers would fail with: could not select device driver "" with '
+            "capabilities: [[gpu]]",
+            fix="install nvidia-container-toolkit, then `nvidia-ctk runtime configure "
+            "--runtime=docker` and restart Docker (a snap Docker cannot do it)",
+        )
+
+
+def _port(facts: HostFacts, port: int) -> Iterator[Finding]:
+    if port not in facts.listening or port in facts.containers.get(CONTAINER, []):
+        return
+    holder = next((name for name, ports in facts.containers.items() if port in ports), None)
+    yield Finding(
+        id="port",
+        severity="error",
+        saw=f"port {port} is taken" + (f" by container {holder}" if holder else ""),
+        wants=f"port {port} free, or held by {CONTAINER}",
+        why="the endpoint is published there",
+        fix=(f"docker stop {holder}" if holder else f"stop what listens (ss -ltnp sport = :{port})")
+        + ", or set roost_port",
+    )
+
+
+def _memory(facts: HostFacts, needs: Requirements, running: bool) -> Iterator[Finding]:
+    """Memory that is there at all; the engine's exact budget is the planner's work.
+
+    While a container of ours runs, what it holds comes back at the swap, so only the totals count.
+    """
+    gpu = needs.gpu
+    total, available = facts.memory_total_bytes, facts.memory_available_bytes
+    if gpu is None:
+        need = needs.weights_bytes + (needs.memory_bytes or 0)
+        if available is not None and not running and available < need:
+            yield _short_of_memory(
+                f"{size(available)} MemAvailable",
+                size(need),
+                "weights and the engine's own memory",
+                "free memory on the host, or take a smaller recipe",
+            )
+        return
+    share = needs.gpu_memory_utilization
+    if gpu.memory == "unified":
+        if total is not None and total < gpu.memory_mib * 1024**2 * MEMORY_TOLERANCE:
+            yield _short_of_memory(
+                f"{size(total)} MemTotal",
+                f"{size(gpu.memory_mib * 1024**2)} ({needs.hardware})",
+                "the recipe's memory settings are for that machine",
+                "correct roost_hardware for this host",
+            )
+        elif share and total and available is not None and not running:
+            yield from _share(available, total, share, "MemAvailable")
+        return
+    for card in facts.gpus:
+        if share and card.memory_total_mib and card.memory_free_mib is not None and not running:
+            yield from _share(
+                card.memory_free_mib * 1024**2,
+                card.memory_total_mib * 1024**2,
+                share,
+                f"free on GPU {card.index}",
+            )
+
+
+def _share(free: int, total: int, share: float, what: str) -> Iterator[Finding]:
+    """vLLM refuses at start-up when less is free than ``gpu_memory_utilization`` of the total."""
+    if free < share * total:
+        highest = int(free / total * 100) / 100
+        yield _short_of_memory(
+            f"{size(free)} of {size(total)} {what}",
+            f"{size(int(share * total))} (gpu_memory_utilization {share})",
+            "the engine refuses to start when less is free than it is told to use",
+            f"free memory, or set gpu_memory_utilization to {highest} or less",
+        )
+
+
+def _short_of_memory(saw: str, wants: str, why: str, fix: str) -> Finding:
+    return Finding(id="memory", severity="error", saw=saw, wants=wants, why=why, fix=fix)

@@ -1,0 +1,24 @@
+"""Where the playbooks, roles and notebooks are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from roost.errors import UsageError
+
+
+def repository_root() -> Path:
+    """The checkout that holds ``deploy.yml``: the working directory's, else this package's own.
+
+    Raises:
+        UsageError: Neither is inside a checkout.
+    """
+    for start in (Path.cwd(), Path(__file__).resolve().parent):
+        for folder in (start, *start.parents):
+            if (folder / "deploy.yml").is_file() and (folder / "playbooks").is_dir():
+                return folder
+    raise UsageError(
+        "this directory is not inside a checkout of roost",
+        why="playbooks, roles and notebooks are read from there",
+        fix="cd into the checkout and try again",
+    )
