@@ -262,9 +262,7 @@ class Host:
 
     def _remove_nspawn_leftovers(self) -> None:
         """What a killed nspawn leaves in /run: a folder named after the machine, and a lock."""
-        propagate = Path("/run/systemd/nspawn/propagate") / self._machine
-        if propagate.exists():
-            shutil.rmtree(propagate)
+        remove_propagation(self.site.lab, self.name)
         if self._root.is_dir():
             root = self._root.stat()
             lock = f"/run/systemd/nspawn/locks/inode-{root.st_dev}:{root.st_ino}"
@@ -272,7 +270,7 @@ class Host:
 
     @property
     def _machine(self) -> str:
-        return f"roost-lab-{self.site.lab}-{self.name}"
+        return machine_name(self.site.lab, self.name)
 
     @property
     def _marker(self) -> str:
@@ -455,6 +453,17 @@ class Host:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(_STANDINS / standin, target)
         target.chmod(0o755)
+
+
+def machine_name(lab: str, host: str) -> str:
+    """What nspawn calls a host's container; dots, which no name has in it, keep it unique."""
+    return f"roost-lab.{lab}.{host}"
+
+
+def remove_propagation(lab: str, host: str = "*") -> None:
+    """Remove the folder in /run that a killed nspawn leaves (of all hosts if none is named)."""
+    for folder in Path("/run/systemd/nspawn/propagate").glob(machine_name(lab, host)):
+        shutil.rmtree(folder)
 
 
 def user_key(state: Path) -> Path:

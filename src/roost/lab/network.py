@@ -128,7 +128,7 @@ def make_namespace(namespace: Path) -> None:
     namespace.touch()
     run(["unshare", f"--net={namespace}", "true"])
     inside(namespace, ["ip", "link", "set", "lo", "up"])
-    inside(namespace, ["sysctl", "-qw", "net.ipv4.ip_forward=1"])
+    inside(namespace, ["sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"])
 
 
 def inside(namespace: Path, argv: Sequence[str]) -> str:

@@ -21,9 +21,11 @@ from roost.errors import RoostError
 
 # The launched shell writes its own identity and then *becomes* the program (exec keeps PID and
 # start time): there is no moment at which the program runs unrecorded. "(sh)" has no blank in
-# it, so that cut finds field 22. The rename makes a torn pid file impossible.
-_LAUNCHER = """
-cut -d' ' -f1,22 "/proc/$$/stat" > "$0.new" && mv "$0.new" "$0" || exit 70
+# it, so that cut finds field 22; start times begin anew with each boot, so the boot is noted too.
+# The rename makes a torn pid file impossible.
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_LAUNCHER = f"""
+{{ cut -d' ' -f1,22 "/proc/$$/stat" && cat {_BOOT_ID}; }} > "$0.new" && mv "$0.new" "$0" || exit 70
 exec "$@"
 """
 
@@ -132,8 +134,10 @@ def tail(log: Path, lines: int = 5) -> str:
 def recorded(pid_file: Path) -> Process | None:
     """The running process that a pid file names, or None if it has ended (or never was)."""
     try:
-        pid, start = pid_file.read_text().split()
+        pid, start, boot = pid_file.read_text().split()
     except (FileNotFoundError, ValueError):
+        return None
+    if boot != _BOOT_ID.read_text().strip():
         return None
     process = Process(int(pid), int(start))
     return process if process.alive() else None
