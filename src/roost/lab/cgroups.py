@@ -54,8 +54,7 @@ def _hierarchies() -> list[Path]:
         _, controllers, path = line.split(":", 2)
         place = mounted.get(controllers.split(",")[0])
         if place:
-            point, root = place
-            own.append(point / os.path.relpath(path, root))
+            own.append(place[0] / os.path.relpath(path, place[1]))
     return own
 
 
@@ -66,10 +65,10 @@ def make(lab: str, host: str) -> list[Path]:
         group = parent / f"{_prefix(lab)}{host}"
         group.mkdir(exist_ok=True)
         # A version 1 cpuset takes no process before it has CPUs and memory nodes.
-        for file in ("cpuset.cpus", "cpuset.mems"):
-            setting = group / file
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            setting = group / name
             if setting.exists() and not (group / "cgroup.controllers").exists():
-                setting.write_text((parent / file).read_text())
+                setting.write_text((parent / name).read_text())
         groups.append(group)
     return groups
 
@@ -94,10 +93,11 @@ def remove(lab: str, host: str | None = None, *, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while remaining := find(lab, host):
         for top in remaining:
-            for folder, _, _ in os.walk(top, topdown=False):
+            inner = [path for path in top.rglob("*") if path.is_dir()]
+            for folder in (*sorted(inner, reverse=True), top):
                 # Busy for a moment while the kernel buries the last process.
                 with contextlib.suppress(OSError):
-                    Path(folder).rmdir()
+                    folder.rmdir()
         if time.monotonic() > deadline:
             raise RoostError(
                 f"control group {remaining[0]} cannot be removed",

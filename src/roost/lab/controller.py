@@ -84,7 +84,9 @@ def install_tools(say: Say) -> None:
             ["apt-get", "-qq", "update"],
             ["apt-get", "-qq", "install", "--no-install-recommends", *missing],
         ):
-            done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, check=False
+            )
             if done.returncode != 0:
                 words = (done.stderr or done.stdout).strip().splitlines()
                 raise RoostError(f"`{' '.join(argv)}` failed", why="\n".join(words[-3:]))

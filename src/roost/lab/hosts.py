@@ -402,9 +402,7 @@ class Host:
         apt = self._root / "etc/apt"
         for source in (apt / "sources.list.d").glob("*"):
             source.unlink()
-        self._write(
-            "etc/apt/sources.list", f"deb [trusted=yes] {self.site.hub_url}/apt/ ./\n"
-        )
+        self._write("etc/apt/sources.list", f"deb [trusted=yes] {self.site.hub_url}/apt/ ./\n")
         self._write(
             "etc/pip.conf",
             "[global]\nno-index = true\n"

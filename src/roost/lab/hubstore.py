@@ -94,9 +94,7 @@ def revision(repo: Repository, name: str) -> Revision | None:
     )
 
 
-def publish(
-    store: Path, repo_id: str, branch: str, folder: Path, *, gated: bool = False
-) -> str:
+def publish(store: Path, repo_id: str, branch: str, folder: Path, *, gated: bool = False) -> str:
     """Put the files of ``folder`` into the store as the newest revision of ``branch``.
 
     Atomic: readers see the branch before or after, and a kill leaves nothing half-published.

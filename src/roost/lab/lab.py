@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,9 +49,9 @@ class LabSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    name: Annotated[
-        str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=network.MAX_LAB_NAME)
-    ] = "lab"
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=network.MAX_LAB_NAME)] = (
+        "lab"
+    )
     subnet: ipaddress.IPv4Network = ipaddress.IPv4Network("10.77.0.0/24")
     hosts: tuple[HostSpec, ...] = (HostSpec(name="lab-01"), HostSpec(name="lab-02"))
     registry_port: int = 5000
@@ -84,12 +83,10 @@ class LabSpec(BaseModel):
         free = (self.subnet[octet] for octet in range(_FIRST_HOST, 255))
         hosts = []
         for host in self.hosts:
-            if host.address is None:
-                address = next((one for one in free if one not in taken), None)
-                if address is None:
-                    raise UsageError(f"{self.subnet} has no address left for {host.name}")
-                host = host.model_copy(update={"address": address})  # noqa: PLW2901
-            hosts.append(host)
+            address = host.address or next((one for one in free if one not in taken), None)
+            if address is None:
+                raise UsageError(f"{self.subnet} has no address left for {host.name}")
+            hosts.append(host.model_copy(update={"address": address}))
         return self.model_copy(update={"hosts": tuple(hosts)})
 
     def joined_by(self, hosts: Sequence[HostSpec]) -> LabSpec:
@@ -239,9 +236,7 @@ class Lab:
             profiles.load(spec.profile)
         with controller.turn(say):
             before = self._saved()
-            self.spec = (
-                before.joined_by(self._wanted.hosts) if before else self._wanted.addressed()
-            )
+            self.spec = before.joined_by(self._wanted.hosts) if before else self._wanted.addressed()
             self._check_place(before)
             layers = self._rootfs(say)
             try:

@@ -28,9 +28,12 @@ def run(argv: Sequence[str], *, text_in: str | None = None) -> str:
     """Run a tool of the controller and return its output.
 
     Raises:
-        RoostError: It failed; with its own last words.
+        RoostError: It failed (with its own last words), or it is not installed.
     """
-    done = subprocess.run(argv, input=text_in, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(argv, input=text_in, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise RoostError(f"{argv[0]} is not installed on this machine") from None
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().splitlines()
         raise RoostError(
@@ -145,10 +148,8 @@ def connect(
     """Link a namespace to the lab's bridge; the default route leads to the controller, which
     forwards nothing: a lab is closed."""
     outside = link_name(lab, address.ip)
-    run(
-        ["ip", "link", "add", outside, "type", "veth", "peer", "name", INSIDE]
-        + ["netns", str(namespace)]
-    )
+    pair = ["type", "veth", "peer", "name", INSIDE, "netns", str(namespace)]
+    run(["ip", "link", "add", outside, *pair])
     run(["ip", "link", "set", outside, "master", bridge_name(lab), "up"])
     inside(namespace, ["ip", "address", "add", str(address), "dev", INSIDE])
     inside(namespace, ["ip", "link", "set", INSIDE, "up"])

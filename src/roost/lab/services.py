@@ -99,9 +99,7 @@ def registry_service(site: Site, storage: Path) -> Service:
 
 def hub_service(site: Site, store: Path, folders: Mapping[str, Path]) -> Service:
     """The hub of a lab; ``folders`` are served beside the models."""
-    argv = hubserver.command(
-        sys.executable, store, str(site.gateway.ip), site.hub_port, folders
-    )
+    argv = hubserver.command(sys.executable, store, str(site.gateway.ip), site.hub_port, folders)
     return Service(
         name="hub",
         url=f"{site.hub_url}/health",

@@ -5,13 +5,14 @@ os.uname() and so never sees the stand-in for the uname command.
 """
 
 import os
+from pathlib import Path
 
 _real = os.uname
 
 
-def _played():
-    with open("/etc/roost-lab/architecture", encoding="ascii") as file:
-        return os.uname_result((*_real()[:4], file.read().strip()))
+def _played() -> os.uname_result:
+    machine = Path("/etc/roost-lab/architecture").read_text(encoding="ascii").strip()
+    return os.uname_result((*_real()[:4], machine))
 
 
 os.uname = _played

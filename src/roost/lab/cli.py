@@ -1,0 +1,205 @@
+"""``roost lab``: a fleet on one machine, up, looked at, down."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from roost.errors import UsageError
+from roost.lab import controller, network, paths
+from roost.lab.controller import Say
+from roost.lab.hosts import HostSpec
+from roost.lab.lab import Lab, LabSpec, LabStatus
+
+_name = click.option("--name", default="lab", show_default=True, help="Which lab of this machine.")
+
+
+@click.group()
+def lab() -> None:
+    """A fleet on one machine: real sshd, dockerd, registry, hub and engine; only the GPU is
+    pretended."""
+
+
+@lab.command()
+@_name
+@click.option("--subnet", metavar="A.B.C.0/24", help="A /24 of its own. [default: 10.77.0.0/24]")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME=PROFILE[,KEY=VALUE]…",
+    help="A host and the machine it plays. Without any: those it has, or lab-01 and lab-02 as cpu.",
+)
+@click.option("--install", is_flag=True, help="Install the Debian packages that are missing.")
+def up(name: str, subnet: str | None, hosts: tuple[str, ...], install: bool) -> None:
+    """Bring a lab up, or mend what is missing of it.
+
+    Builds what the cache lacks: minutes the first time, seconds later. A second `up` changes
+    nothing; `up` after a kill cleans and goes on.
+    """
+    say = clock()
+    spec = _spec(name, subnet, hosts)
+    controller.check_machine()
+    with _terminable():
+        if install:
+            controller.install_tools(say)
+        brought = Lab(spec, rootfs=_build_all)
+        changed = brought.up(say)
+    say(f"lab {name} is up" if changed else f"lab {name} was up already; nothing changed")
+    status = brought.status()
+    if status:
+        _show(status, brought)
+
+
+@lab.command()
+@_name
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+def status(name: str, as_json: bool) -> None:
+    """Say what runs of a lab; exit 1 if not all of it does."""
+    controller.check_machine()
+    found = Lab(_spec(name))
+    seen = found.status()
+    if as_json:
+        nothing = {"name": name, "up": False, "hosts": []}
+        content = {**dataclasses.asdict(seen), "up": seen.up} if seen else nothing
+        click.echo(json.dumps(content, indent=2))
+    elif seen:
+        _show(seen, found)
+    else:
+        click.echo(f"lab {name} is down; `roost lab up` brings it up")
+    if seen is None or not seen.up:
+        sys.exit(1)
+
+
+@lab.command()
+@_name
+def down(name: str) -> None:
+    """Take a lab down and leave nothing of it but the cache."""
+    with _terminable():
+        if not Lab(_spec(name)).down(clock()):
+            click.echo(f"lab {name} is down already")
+
+
+def clock() -> Say:
+    """Progress lines that say how long it has been, on stderr."""
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        click.echo(f"[{time.monotonic() - began:6.1f} s] {line}", err=True)
+
+    return say
+
+
+def parse_host(text: str) -> HostSpec:
+    """``NAME=PROFILE[,KEY=VALUE]…`` as a host.
+
+    Raises:
+        UsageError: Not of that form, or no such property.
+    """
+    first, *rest = text.split(",")
+    name, separator, profile = first.partition("=")
+    properties: dict[str, Any] = {"name": name, "profile": profile}
+    for part in rest:
+        key, equals, value = part.partition("=")
+        if not equals:
+            separator = ""
+        properties[key] = value
+    if not separator or not profile:
+        raise UsageError(
+            f"--host {text}: is not of the form NAME=PROFILE[,KEY=VALUE]…",
+            fix="for example --host spark-01=gb10,gpu_runtime=false",
+        )
+    try:
+        return HostSpec.model_validate(properties)
+    except ValidationError as error:
+        raise UsageError(f"--host {text}: {_first(error)}", fix=_properties()) from None
+
+
+def _properties() -> str:
+    return "properties of a host: " + ", ".join(
+        key for key in HostSpec.model_fields if key not in ("name", "profile")
+    )
+
+
+def _first(error: ValidationError) -> str:
+    defect = error.errors()[0]
+    place = ".".join(str(part) for part in defect["loc"])
+    message = str(defect["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message
+
+
+def _spec(name: str, subnet: str | None = None, hosts: Sequence[str] = ()) -> LabSpec:
+    """The lab that is asked for: what is not said is as it is now, or else the default."""
+    chosen: dict[str, Any] = {"name": name}
+    if subnet:
+        chosen["subnet"] = subnet
+    if hosts:
+        chosen["hosts"] = tuple(parse_host(text) for text in hosts)
+    try:
+        spec = LabSpec.model_validate(chosen)
+    except ValidationError as error:
+        raise UsageError(
+            f"no such lab can be: {_first(error)}",
+            fix=f"a name has at most {network.MAX_LAB_NAME} of a-z, 0-9 and '-'; "
+            "a subnet looks like 10.77.0.0/24",
+        ) from None
+    now = Lab(spec).spec
+    return spec.model_copy(
+        update={
+            "subnet": spec.subnet if subnet else now.subnet,
+            "hosts": spec.hosts if hosts else now.hosts,
+        }
+    )
+
+
+def _build_all(say: Say) -> Sequence[Path]:
+    """Everything that a lab serves, then the hosts' root layers."""
+    from roost.lab import build
+
+    build.build_all(paths.cache_dir(), say)
+    return build.host_rootfs(paths.cache_dir(), say)
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """A polite kill cleans up just as Ctrl-C does."""
+
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _show(seen: LabStatus, shown: Lab) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("host", "address", "profile", "state", "log in"):
+        table.add_column(heading, overflow="fold")
+    for host in seen.hosts:
+        login = " ".join(shown.ssh_command(host.name))
+        table.add_row(host.name, host.address, host.profile, host.state, login)
+    console = Console(soft_wrap=True)
+    console.print(table)
+    for service, place, running in (
+        ("hub", seen.hub, seen.hub_running),
+        ("registry", seen.registry, seen.registry_running),
+    ):
+        console.print(f"{service:<9} {place}  {'running' if running else 'stopped'}")
+    inventory = "inventory/lab" if seen.name == "lab" else shown.inventory_file
+    console.print(f"next: ansible-playbook deploy.yml -i {inventory}")
