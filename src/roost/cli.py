@@ -98,8 +98,8 @@ def recipes(as_json: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    marks = {"verified": "verified", "unsupported": "no", "untested": "-"}
-    table = Table(box=None, pad_edge=False)
+    marks = {"verified": "yes", "unsupported": "no", "untested": "-"}
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("recipe", no_wrap=True)
     for title in ("engine", "speculation", *known.hardware):
         table.add_column(title)
@@ -115,7 +115,7 @@ def recipes(as_json: bool) -> None:
             *(marks[recipe.support_on(hw)] for hw in known.hardware),
         )
     Console().print(table)
-    click.echo("\n* default; verified: seen to run by the recipe's source; -: nobody tried")
+    click.echo("\n* default. yes: the recipe's source ran it there; -: nobody says they did.")
 
 
 @cli.command()

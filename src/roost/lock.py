@@ -88,9 +88,16 @@ def read(path: Path) -> Lock:
     return lock
 
 
+class _PlainDumper(yaml.SafeDumper):
+    """Writes equal dates out each time: an alias is nothing to read, and is refused on reading."""
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+        return True
+
+
 def write(path: Path, lock: Lock) -> None:
     """Write a lock whole or not at all (a new file renamed over the old one)."""
-    text = _HEADER + yaml.safe_dump(lock.model_dump(mode="python"), sort_keys=True)
+    text = _HEADER + yaml.dump(lock.model_dump(mode="python"), Dumper=_PlainDumper)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

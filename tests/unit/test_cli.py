@@ -1,0 +1,131 @@
+"""The command as a user meets it: whole processes, exit codes, and no traceback."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
+
+
+def roost(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "roost.cli", *words],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        check=False,
+    )
+
+
+def test_recipes_as_json() -> None:
+    rows = json.loads(roost("recipes", "--json").stdout)
+    by_id = {row["id"]: row for row in rows}
+    assert set(by_id[ORNITH]) == {
+        "id",
+        "model",
+        "drafter",
+        "engine",
+        "speculation",
+        "hardware",
+        "source",
+    }
+    assert by_id[ORNITH]["hardware"] == {
+        "cpu": "untested",
+        "gb10": "verified",
+        "rtx5070ti-x2": "verified",
+    }
+    assert by_id["smollm2-135m"]["speculation"] == ["dflash", "ngram", "none"]
+
+
+def test_recipes_fit_a_terminal() -> None:
+    lines = roost("recipes").stdout.splitlines()
+    assert any(line.startswith(ORNITH) for line in lines)
+    assert max(map(len, lines)) <= 80
+
+
+def test_show_json_has_the_contract_s_keys(tmp_path: Path) -> None:
+    done = roost("show", ORNITH, "--on", "gb10", "--json", cwd=tmp_path)
+    spec = json.loads(done.stdout)
+    wanted = {
+        "image",
+        "entrypoint",
+        "command",
+        "env",
+        "mounts",
+        "ports",
+        "gpus",
+        "ipc",
+        "shm_size",
+        "security",
+    }
+    assert wanted <= set(spec)
+    assert spec["ports"] == ["127.0.0.1:8000:8000"]
+    assert "not pinned yet" in done.stderr
+
+
+def test_show_argv_and_docker(tmp_path: Path) -> None:
+    argv = roost("show", "smollm2-135m", "--on", "cpu", "--format", "argv", cwd=tmp_path).stdout
+    assert argv.startswith("vllm serve /model ")
+    docker = roost("show", "smollm2-135m", "--on", "cpu", cwd=tmp_path).stdout
+    assert docker.startswith("docker run")
+    assert "--enforce-eager" in docker
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["show", "nope", "--on", "cpu"], 2, "is not in the catalogue"),
+        (["show", "smollm2-135m"], 2, "--on"),
+        (["show", "smollm2-135m", "--on", "gb10"], 3, "has never been run on gb10"),
+        (["show", "smollm2-135m", "--on", "cpu", "--set", "x=1"], 2, "no such setting"),
+        (["deploy", "-i", "no/such"], 2, "no such inventory"),
+        (["lock", "nope"], 2, "is not in the catalogue"),
+        (["frobnicate"], 2, "No such command"),
+    ],
+)
+def test_mistakes(tmp_path: Path, words: list[str], code: int, message: str) -> None:
+    done = roost(*words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_lock_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "roost.lock.yml").write_text("models: [\n")
+    done = roost("show", "smollm2-135m", "--on", "cpu", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("roost: roost.lock.yml:2: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_lock_says_what_it_could_not_ask_and_keeps_the_rest(tmp_path: Path) -> None:
+    """Nothing listens on the discard port of loopback."""
+    done = roost(
+        "lock",
+        "smollm2-135m",
+        "--hub",
+        "http://127.0.0.1:9",
+        "--registry",
+        "http://127.0.0.1:9",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert "the hub cannot be reached" in done.stderr
+    assert "the registry cannot be reached" in done.stderr
+    assert not (tmp_path / "roost.lock.yml").exists()
+
+
+def test_a_reader_that_leaves_early_is_no_traceback() -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m roost.cli recipes --json | head -n 1",
+        shell=True,  # noqa: S602
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stderr == ""

@@ -1,0 +1,311 @@
+"""Launch specs against what the recipe's author ran, flag by flag.
+
+The golden values are the two commands of source 000 (docs/sources.md), taken apart by hand. Every
+difference between them and roost's container is listed with its reason, and nothing else may
+differ.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from roost import catalog, launch
+from roost.errors import RefusedError, UsageError
+from roost.lock import Lock, LockedImage, LockedModel
+from roost.settings import Settings
+
+ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
+MODEL = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
+DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
+COMMIT, OTHER = "1" * 40, "2" * 40
+TODAY = dt.date(2026, 11, 29)
+
+#: Flag → value (None: a bare switch) of the author's `serve` command on each machine.
+AUTHOR_COMMAND: dict[str, dict[str, Any]] = {
+    "gb10": {
+        "--trust-remote-code": None,
+        "--quantization": "modelopt",
+        "--kv-cache-dtype": "fp8",
+        "--attention-backend": "TRITON_ATTN",
+        "--max-model-len": "131072",
+        "--gpu-memory-utilization": "0.85",
+        "--speculative-config": {
+            "method": "dflash",
+            "model": DRAFTER,
+            "num_speculative_tokens": 4,
+            "attention_backend": "TRITON_ATTN",
+        },
+    },
+    "rtx5070ti-x2": {
+        "--trust-remote-code": None,
+        "--tensor-parallel-size": "2",
+        "--kv-cache-dtype": "fp8",
+        "--attention-backend": "TRITON_ATTN",
+        "--moe-backend": "humming",
+        "--gpu-memory-utilization": "0.95",
+        "--kv-cache-memory": "3200000000",
+        "--max-model-len": "131072",
+        "--max-num-seqs": "2",
+        "--max-num-batched-tokens": "2048",
+        "--enable-chunked-prefill": None,
+        "--speculative-config": {
+            "method": "dflash",
+            "model": DRAFTER,
+            "num_speculative_tokens": 4,
+            "moe_backend": "humming",
+            "attention_backend": "TRITON_ATTN",
+        },
+    },
+}
+AUTHOR_ENV = {
+    "gb10": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
+    "rtx5070ti-x2": {
+        "NCCL_P2P_DISABLE": "1",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
+    },
+}
+AUTHOR_IPC = {"gb10": "host", "rtx5070ti-x2": None}
+AUTHOR_DIGEST = {
+    "gb10": "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d",
+    "rtx5070ti-x2": "sha256:a671d5fcda70fe9ac6f245f9780821de459fb4ee22c018fd07a0f10a55279bf9",
+}
+
+#: What roost changes in the command on purpose.
+FLAG_DEVIATIONS = {
+    # The short form works only as an argparse abbreviation.
+    "--kv-cache-memory": "--kv-cache-memory-bytes",
+}
+#: Flags and variables roost adds, and why.
+ADDED_FLAGS = {"--served-model-name": "clients need a name that is not a path"}
+ADDED_ENV = {
+    "HF_HUB_OFFLINE": "weights are on disk and pinned; nothing may be fetched at start-up",
+    "VLLM_NO_USAGE_STATS": "nothing is reported to anybody",
+}
+
+
+def locked() -> Lock:
+    return Lock(
+        models={
+            repo: {"main": LockedModel(commit=commit, bytes=10, files=2, resolved=TODAY)}
+            for repo, commit in ((MODEL, COMMIT), (DRAFTER, OTHER))
+        }
+    )
+
+
+def flags(words: list[str]) -> dict[str, Any]:
+    """A command line as flag → value, the speculative configuration as its JSON value."""
+    found: dict[str, Any] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        assert word.startswith("--"), f"{word!r} is not a flag"
+        assert word not in found, f"{word} stands twice"
+        following = words[position + 1] if position + 1 < len(words) else "--"
+        found[word] = None if following.startswith("--") else following
+        position += 1 if following.startswith("--") else 2
+    if "--speculative-config" in found:
+        found["--speculative-config"] = json.loads(found["--speculative-config"])
+    return found
+
+
+def build(hardware: str, **changes: Any) -> launch.LaunchSpec:
+    return launch.build(catalog.builtin(), ORNITH, hardware, lock=locked(), **changes).spec
+
+
+@pytest.mark.parametrize("hardware", ["gb10", "rtx5070ti-x2"])
+def test_command_is_the_author_s(hardware: str) -> None:
+    spec = build(hardware)
+    assert spec.entrypoint == ["vllm"]
+    assert spec.command[:2] == ["serve", "/model"]
+    got = flags(spec.command[2:])
+    want = {
+        FLAG_DEVIATIONS.get(name, name): value for name, value in AUTHOR_COMMAND[hardware].items()
+    }
+    # The drafter is a pinned, read-only directory instead of a name to download.
+    want["--speculative-config"] = {**want["--speculative-config"], "model": "/drafter"}
+    assert {name: value for name, value in got.items() if name not in ADDED_FLAGS} == want
+    assert set(got) - set(want) == set(ADDED_FLAGS)
+
+
+@pytest.mark.parametrize("hardware", ["gb10", "rtx5070ti-x2"])
+def test_container_is_the_author_s_plus_what_is_listed(hardware: str) -> None:
+    spec = build(hardware)
+    assert spec.image == f"vllm/vllm-openai@{AUTHOR_DIGEST[hardware]}"
+    assert {k: v for k, v in spec.env.items() if k not in ADDED_ENV} == AUTHOR_ENV[hardware]
+    assert set(spec.env) - set(AUTHOR_ENV[hardware]) == set(ADDED_ENV)
+    assert spec.gpus == "all"
+    assert spec.ipc == AUTHOR_IPC[hardware]
+    # The author mounts a cache and one directory; roost mounts both revisions, read-only.
+    root = "/var/lib/roost/models"
+    assert [(m.source, m.target, m.read_only) for m in spec.mounts] == [
+        (f"{root}/pottokao--Ornith-1.0-35B-Heretic-NVFP4-DFlash/{COMMIT}", "/model", True),
+        (f"{root}/z-lab--Qwen3.6-35B-A3B-DFlash/{OTHER}", "/drafter", True),
+    ]
+    # The author publishes on every address; roost on loopback.
+    assert [(p.listen, p.host, p.container) for p in spec.ports] == [("127.0.0.1", 8000, 8000)]
+    # What roost adds: a name, limits, no privileges, a bounded restart.
+    assert spec.name == "roost-llm"
+    assert spec.security == launch.Security(
+        cap_drop=["ALL"], no_new_privileges=True, privileged=False
+    )
+    assert (spec.pids_limit, spec.restart) == (4096, "on-failure:3")
+    assert spec.log_options == {"max-size": "50m", "max-file": "3"}
+    assert spec.unresolved == []
+
+
+def test_printed_docker_command_is_the_same_container() -> None:
+    spec = build("gb10")
+    words = shlex.split(launch.docker_command(spec).replace("\\\n", " "))
+    assert words == launch.docker_argv(spec)
+    at = words.index(spec.image)
+    assert words[:3] == ["docker", "run", "-d"]
+    assert words[at + 1 :] == spec.command
+    assert words[at - 2 : at] == ["--entrypoint", "vllm"]
+    for option, value in (
+        ("--gpus", "all"),
+        ("--ipc", "host"),
+        ("-p", "127.0.0.1:8000:8000"),
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+    ):
+        assert any(pair == (option, value) for pair in _pairs(words)), option
+    assert "--privileged" not in words
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    return itertools.pairwise(words)
+
+
+def test_without_speculation_there_is_no_drafter() -> None:
+    spec = build("gb10", speculation="none")
+    assert "--speculative-config" not in spec.command
+    assert [m.target for m in spec.mounts] == ["/model"]
+    assert "roost.drafter" not in spec.labels
+
+
+def test_drafter_backend_follows_the_target_unless_said() -> None:
+    def backends(**settings: Any) -> tuple[Any, Any]:
+        got = flags(build("gb10", overrides=Settings(**settings)).command[2:])
+        return got["--attention-backend"], got["--speculative-config"]["attention_backend"]
+
+    assert backends(attention_backend="FLASH_ATTN") == ("FLASH_ATTN", "FLASH_ATTN")
+    assert backends(drafter_attention_backend="FLASH_ATTN") == ("TRITON_ATTN", "FLASH_ATTN")
+
+
+def test_toggle_and_switch_spellings() -> None:
+    on = build("gb10", overrides=Settings(prefix_caching=True, enforce_eager=True)).command
+    off = build("gb10", overrides=Settings(prefix_caching=False, enforce_eager=False)).command
+    assert "--enable-prefix-caching" in on
+    assert "--enforce-eager" in on
+    assert "--no-enable-prefix-caching" in off
+    assert not any("eager" in word for word in off)
+
+
+@pytest.mark.parametrize(
+    ("mirror", "image"),
+    [
+        (None, "roost-lab/vllm-cpu:0.32.0"),
+        ("10.0.0.1:5000", "10.0.0.1:5000/roost-lab/vllm-cpu:0.32.0"),
+        ("http://10.0.0.1:5000", "10.0.0.1:5000/roost-lab/vllm-cpu:0.32.0"),
+    ],
+)
+def test_unlocked_names_are_said_and_refused(mirror: str | None, image: str) -> None:
+    resolved = launch.build(
+        catalog.builtin(), "smollm2-135m", "cpu", site=launch.Site(registry_mirror=mirror)
+    )
+    assert resolved.spec.image == image
+    assert resolved.spec.unresolved == [
+        "image roost-lab/vllm-cpu:0.32.0",
+        "revision roost-lab/SmolLM2-135M-Instruct@main",
+        "revision roost-lab/SmolLM2-135M-DFlash@main",
+    ]
+    with pytest.raises(RefusedError, match=r"run `roost lock smollm2-135m` and deploy again"):
+        launch.require_resolved(resolved)
+
+
+def test_lock_pins_image_by_digest_alone() -> None:
+    digest = "sha256:" + "a" * 64
+    lock = Lock(
+        images={
+            "roost-lab/vllm-cpu": {
+                "0.32.0": LockedImage(
+                    digest=digest, platforms=["amd64"], bytes={"amd64": 7}, resolved=TODAY
+                )
+            }
+        }
+    )
+    resolved = launch.build(catalog.builtin(), "smollm2-135m", "cpu", lock=lock)
+    assert resolved.spec.image == f"roost-lab/vllm-cpu@{digest}"
+    assert resolved.image_bytes == 7
+
+
+def test_drafter_revision_selects_another_lock_entry() -> None:
+    spec = build("gb10", overrides=Settings(drafter_revision="early"))
+    assert spec.unresolved == [f"revision {DRAFTER}@early"]
+    pinned = build("gb10", overrides=Settings(drafter_revision="3" * 40))
+    assert pinned.mounts[1].source.endswith("3" * 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "message"),
+    [
+        ({"recipe_id": "nope", "hardware_id": "cpu"}, UsageError, "is not in the catalogue"),
+        ({"recipe_id": ORNITH, "hardware_id": "h100"}, UsageError, "is not in the catalogue"),
+        ({"recipe_id": ORNITH, "hardware_id": "cpu"}, RefusedError, "has never been run on cpu"),
+        (
+            {"recipe_id": ORNITH, "hardware_id": "gb10", "speculation": "mtp"},
+            UsageError,
+            "has no speculation 'mtp'",
+        ),
+        (
+            {
+                "recipe_id": ORNITH,
+                "hardware_id": "gb10",
+                "speculation": "none",
+                "overrides": Settings(num_speculative_tokens=4),
+            },
+            UsageError,
+            "num_speculative_tokens is set, but speculation 'none' does not speculate",
+        ),
+        (
+            {
+                "recipe_id": "smollm2-135m",
+                "hardware_id": "cpu",
+                "speculation": "ngram",
+                "overrides": Settings(drafter_revision="early"),
+            },
+            UsageError,
+            "drafter_revision is set, but speculation 'ngram' has no drafter",
+        ),
+    ],
+)
+def test_refusals(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        launch.build(catalog.builtin(), **arguments)
+
+
+def test_unsupported_gives_the_reason() -> None:
+    known = catalog.builtin()
+    recipe = known.recipes[ORNITH]
+    refusing = catalog.Support(support="unsupported", reason="no kernels", source="a test")
+    changed = recipe.model_copy(update={"hardware": {**recipe.hardware, "cpu": refusing}})
+    other = known.model_copy(update={"recipes": {ORNITH: changed}})
+    with pytest.raises(RefusedError, match=r"no kernels \(a test\)"):
+        launch.build(other, ORNITH, "cpu")
+
+
+def test_untested_hardware_runs_with_a_named_image() -> None:
+    image = "vllm/vllm-openai-cpu@sha256:" + "b" * 64
+    spec = launch.build(
+        catalog.builtin(), ORNITH, "cpu", lock=locked(), overrides=Settings(image=image)
+    ).spec
+    assert spec.image == image
+    assert spec.gpus is None

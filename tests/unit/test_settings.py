@@ -1,0 +1,73 @@
+"""Settings: layers, assignments, messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from roost.errors import UsageError
+from roost.settings import Settings, from_mapping, merge, parse_assignments
+
+
+def test_later_layers_win_and_extra_args_add_up() -> None:
+    merged = merge(
+        [
+            Settings(max_num_seqs=4, extra_args=["--a"]),
+            Settings(max_num_seqs=2, enforce_eager=True),
+            Settings(extra_args=["--b", "--a"]),
+        ]
+    )
+    assert merged == Settings(max_num_seqs=2, enforce_eager=True, extra_args=["--a", "--b"])
+
+
+def test_false_is_said_but_none_is_not() -> None:
+    assert merge([Settings(enforce_eager=True), Settings(enforce_eager=False)]).enforce_eager is (
+        False
+    )
+    assert merge([Settings(enforce_eager=True), Settings()]).enforce_eager is True
+
+
+def test_assignments() -> None:
+    given = parse_assignments(
+        [
+            "max_model_len=4096",
+            "gpu_memory_utilization=1",
+            "extra_args=[--x, y]",
+            "moe_backend=humming",
+        ]
+    )
+    assert given == Settings(
+        max_model_len=4096,
+        gpu_memory_utilization=1.0,
+        extra_args=["--x", "y"],
+        moe_backend="humming",
+    )
+
+
+@pytest.mark.parametrize("text", ["31977", "0123456", "1e5", "2026-01-01", "null"])
+def test_a_revision_on_the_command_line_stays_text(text: str) -> None:
+    assert parse_assignments([f"drafter_revision={text}"]).drafter_revision == text
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("max_model_len", "--set max_model_len: must be key=value"),
+        ("=1", "--set =1: must be key=value"),
+        ("max_model_length=1", "max_model_length: no such setting"),
+        ("max_model_len=lots", "max_model_len: Input should be a valid integer"),
+        ("max_model_len=0", "max_model_len: Input should be greater than or equal to 1"),
+        ("gpu_memory_utilization=1.2", "less than or equal to 1"),
+        ("image=vllm/vllm-openai:nightly", "names no digest"),
+        ("extra_args=[", "extra_args: Input should be a valid list"),
+        ("attention_backend=A; rm -rf /", "attention_backend: String should match pattern"),
+    ],
+)
+def test_refused_assignments(pair: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_assignments([pair])
+    assert message in str(caught.value)
+
+
+def test_settings_must_be_a_mapping() -> None:
+    with pytest.raises(UsageError, match="host x: must be a mapping of settings, not list"):
+        from_mapping(["max_model_len"], "host x")

@@ -1,0 +1,90 @@
+"""Inventory variables and what is resolved from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roost import site
+from roost.deployment import from_variables
+from roost.errors import RefusedError, UsageError
+from tests.unit.deployments import deployment
+
+CPU = {"roost_hardware": "cpu", "roost_recipe": "smollm2-135m"}
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    given = site.from_variables("h", CPU)
+    assert (given.listen, given.port, given.model_dir) == (
+        "127.0.0.1",
+        8000,
+        "/var/lib/roost/models",
+    )
+
+
+def test_text_from_the_command_line_is_taken_for_what_it_says() -> None:
+    given = site.from_variables("h", {**CPU, "roost_port": "8001", "roost_install_docker": "false"})
+    assert (given.port, given.install_docker) == (8001, False)
+
+
+def test_subclasses_that_ansible_hands_out_are_plain_again() -> None:
+    class Tagged(str):
+        __slots__ = ()
+
+    given = site.from_variables(
+        "h", {**CPU, "roost_settings": {Tagged("moe_backend"): Tagged("humming")}}
+    )
+    ((key, value),) = given.settings.items()
+    assert type(key) is str
+    assert type(value) is str
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({}, "h: roost_hardware is not set; roost_recipe is not set"),
+        ({**CPU, "roost_prot": 1}, "roost_prot is no variable of roost, did you mean roost_port?"),
+        ({**CPU, "roost_port": 99999}, "roost_port: Input should be less than or equal to 65535"),
+        ({**CPU, "roost_port": "http"}, "roost_port: Input should be a valid integer"),
+        ({**CPU, "roost_model_dir": "models"}, "roost_model_dir: String should match pattern"),
+        ({**CPU, "roost_model_dir": "/a:b"}, "roost_model_dir: String should match pattern"),
+        ({**CPU, "roost_hub_endpoint": "hub"}, "roost_hub_endpoint: String should match pattern"),
+        ({**CPU, "roost_settings": []}, "roost_settings: Input should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_variable_is_named(variables: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        site.from_variables("h", variables)
+    assert message in str(caught.value)
+
+
+def test_variables_of_others_are_ignored() -> None:
+    assert site.from_variables("h", {**CPU, "ansible_host": "x", "site_name": 1}).port == 8000
+
+
+def test_deployment_without_lock_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="is not pinned"):
+        from_variables("h", CPU, tmp_path)
+
+
+def test_deployment_has_what_roles_need(tmp_path: Path) -> None:
+    got = deployment(tmp_path, "cpu", listen="0.0.0.0", port=9000)
+    assert got.base_url == "http://127.0.0.1:9000"
+    assert [w.revision for w in got.weights] == ["3" * 40, "4" * 40]
+    assert got.image_digest == "sha256:" + "5" * 64
+    assert got.requirements.weights_bytes == 310_000_000
+    assert got.speculates
+    assert not deployment(tmp_path, "cpu", speculation="none").speculates
+    (first, _) = got.gate.requests
+    assert first["model"] == "smollm2-135m"
+    assert first["temperature"] == 0
+    assert "chat_template_kwargs" not in first
+    ornith = deployment(tmp_path, "gb10").gate.requests[0]
+    assert ornith["chat_template_kwargs"] == {"enable_thinking": False}
+
+
+def test_wrong_setting_names_host_and_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="host-01: roost_settings: max_len: no such setting"):
+        deployment(tmp_path, "cpu", settings={"max_len": 1})
