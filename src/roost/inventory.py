@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from roost.errors import RoostError, UsageError
+from roost.root import repository_root
 
 #: Options of Ansible's ssh connection plugin. Its ``config`` lookup resolves each from host
 #: variables, environment and ansible.cfg in Ansible's own order of precedence.
@@ -68,7 +69,7 @@ class Host:
 
 @dataclass(frozen=True)
 class Inventory:
-    """A loaded inventory."""
+    """A loaded inventory; hosts are sorted by name."""
 
     path: Path
     hosts: Mapping[str, Host]
@@ -99,32 +100,25 @@ def resolve_path(path: str | Path) -> Path:
         UsageError: No such file or directory.
     """
     given = Path(path).expanduser()
-    roots = [Path.cwd(), repository_root()]
+    roots = list(dict.fromkeys([Path.cwd(), _root()]))
     for root in roots:
         if (root / given).exists():
             return (root / given).absolute()
-    known = sorted(entry.name for entry in (repository_root() / "inventory").glob("*/"))
-    near = difflib.get_close_matches(given.name, known, n=1)
-    hint = f"did you mean inventory/{near[0]}? " if near else ""
+    known = sorted(f"inventory/{entry.name}" for entry in (_root() / "inventory").glob("*/"))
+    near = difflib.get_close_matches(str(given), known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
     raise UsageError(
         f"no such inventory: {path}",
-        why="looked in " + " and ".join(dict.fromkeys(str(root) for root in roots)),
-        fix=hint
-        + (f"inventories are: {', '.join(f'inventory/{name}' for name in known)}" if known else ""),
+        why="looked in " + " and ".join(str(root) for root in roots),
+        fix=hint + (f"inventories are: {', '.join(known)}" if known else ""),
     )
 
 
-def repository_root() -> Path:
-    """The directory with ``deploy.yml``: at or above the working directory, or this package's own.
-
-    A checkout elsewhere than the working directory still works with an editable install; without
-    either, the working directory stands in.
-    """
-    here = Path.cwd()
-    for candidate in (here, *here.parents, *Path(__file__).resolve().parents):
-        if (candidate / "deploy.yml").is_file():
-            return candidate
-    return here
+def _root() -> Path:
+    try:
+        return repository_root()
+    except UsageError:
+        return Path.cwd()
 
 
 def load(path: str | Path, limit: str | None = None) -> Inventory:
@@ -142,7 +136,7 @@ def load(path: str | Path, limit: str | None = None) -> Inventory:
     inventory = resolve_path(path)
     results, messages = _ask_ansible(inventory, limit or "all")
     hosts = {}
-    for name, result in results.items():
+    for name, result in sorted(results.items()):
         if "msg" not in result or result.get("failed"):
             raise UsageError(
                 f"{inventory}: the variables of {name} cannot be resolved",
@@ -194,7 +188,7 @@ def _ask_ansible(inventory: Path, pattern: str) -> tuple[dict[str, Any], str]:
     try:
         done = subprocess.run(
             command,
-            cwd=repository_root(),
+            cwd=_root(),  # where a site's ansible.cfg is
             env=environment,
             stdin=subprocess.DEVNULL,
             capture_output=True,
