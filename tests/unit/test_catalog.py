@@ -150,6 +150,15 @@ def test_unknown_ids_name_the_nearest() -> None:
         known.machine("h100")
 
 
+def refusal(root: Path) -> str:
+    """Why a catalogue is refused; empty if it loads."""
+    try:
+        catalog.load(root)
+    except RoostError as error:
+        return str(error)
+    return ""
+
+
 def test_mutated_recipes_never_end_in_a_traceback(copy: Path) -> None:
     """Cut, doubled and swapped pieces of a real recipe: loaded, or refused in our words."""
     path = copy / "recipes" / f"{ORNITH}.yml"
@@ -165,9 +174,7 @@ def test_mutated_recipes_never_end_in_a_traceback(copy: Path) -> None:
                 [text[:a] + text[b:], text[:b] + text[a:], text[:a] + "\t: [" + text[b:]]
             )
         path.write_text(text)
-        try:
-            catalog.load(copy)
-        except RoostError as error:
-            refused += 1
-            assert str(path) in str(error)
+        message = refusal(copy)
+        refused += bool(message)
+        assert not message or str(path) in message
     assert refused > 100

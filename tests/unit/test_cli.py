@@ -121,11 +121,16 @@ def test_lock_says_what_it_could_not_ask_and_keeps_the_rest(tmp_path: Path) -> N
 
 
 def test_a_reader_that_leaves_early_is_no_traceback() -> None:
-    done = subprocess.run(
-        f"{sys.executable} -m roost.cli recipes --json | head -n 1",
-        shell=True,  # noqa: S602
-        capture_output=True,
+    roost_process = subprocess.Popen(
+        [sys.executable, "-m", "roost.cli", "recipes", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.stderr == ""
+    assert roost_process.stdout
+    assert roost_process.stderr
+    roost_process.stdout.close()
+    stderr = roost_process.stderr.read()
+    roost_process.stderr.close()
+    assert roost_process.wait() == 1
+    assert stderr == ""

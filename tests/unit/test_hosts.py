@@ -11,10 +11,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.unit.probes import probe_output
 
 from roost import hosts
 from roost.errors import RoostError
-from tests.unit.probes import probe_output
 
 GB10_ROW = "0, GPU-0000, NVIDIA GB10, [N/A], [N/A], 580.173.02, 12.1"
 GB10_MEMINFO = "MemTotal:       127600748 kB\nMemAvailable:   118566368 kB"
@@ -110,7 +110,8 @@ def test_ports_containers_and_disks() -> None:
         probe_output(
             containers=(
                 0,
-                "roost-llm\t127.0.0.1:8000->8000/tcp\nother\t0.0.0.0:80->80/tcp, :::80->80/tcp\nidle\t",
+                "roost-llm\t127.0.0.1:8000->8000/tcp\n"
+                "other\t0.0.0.0:80->80/tcp, :::80->80/tcp\nidle\t",
             ),
             tcp=(
                 0,

@@ -1,0 +1,43 @@
+# Two commands do everything: `make demo` and `make test`. Each sets up what it needs.
+VENV    := .venv
+BIN     := $(VENV)/bin
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+# An activated environment of the caller's must not leak into ours.
+unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: setup
+setup: $(VENV)/.ready ## Make the virtual environment
+
+$(VENV)/.ready: pyproject.toml scripts/setup.sh
+	@scripts/setup.sh $(VENV)
+
+.PHONY: demo
+demo: setup ## Two lab hosts, deployed, verified, reported (needs root, Debian)
+	@scripts/demo.sh
+
+.PHONY: lint
+lint: setup ## Style, types, playbooks
+	ruff check .
+	ruff format --check .
+	mypy
+	yamllint --strict .
+	ansible-lint --offline
+
+.PHONY: unit
+unit: setup ## Quick tests, no root needed
+	pytest -q tests/unit
+
+.PHONY: test
+test: lint ## Everything the project tests (needs root for the lab)
+	@scripts/test.sh
+
+.PHONY: clean
+clean: ## End the labs and remove what was built here (not the cache)
+	-roost lab down
+	rm -rf $(VENV) runs
