@@ -1,0 +1,218 @@
+"""Filters that hand roles what the package computes. What to do with it, roles decide.
+
+A user's mistake is returned as text for one ``fail`` task to print: raised from a filter, it would
+arrive wrapped in where Ansible was when it happened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible.errors import AnsibleFilterError
+
+try:
+    from roost import deployment, hosts, preflight, quality
+    from roost.deployment import Deployment
+    from roost.errors import RoostError
+    from roost.launch import Port
+    from roost.preflight import Finding
+except ImportError as error:
+    # Left to itself, Ansible would only say that there is no filter of that name.
+    _missing: str | None = str(error)
+else:
+    _missing = None
+
+#: Answers that say something of the network, not of what was asked for.
+_OUTAGES = {"hub_unreachable", "hub_error"}
+
+
+def roost_resolve(variables: Mapping[str, Any], host: str, root: str) -> dict[str, Any]:
+    """One host's deployment, or the reason why there is none.
+
+    Args:
+        variables: The host's ``roost_*`` variables by their full name.
+        host: Inventory name, for messages.
+        root: The repository root.
+
+    Returns:
+        ``{deployment, refusal}``, one of which is none.
+    """
+    try:
+        resolved = deployment.from_variables(host, variables, Path(root))
+    except RoostError as error:
+        return {"deployment": None, "refusal": str(error)}
+    return {"deployment": resolved.model_dump(mode="json"), "refusal": None}
+
+
+def roost_probe(_: object) -> str:
+    """The host probe, shell text for the standard input of ``sh -s``."""
+    return hosts.probe_script()
+
+
+def roost_preflight(
+    given: Mapping[str, Any],
+    probe: str,
+    snapshots: Sequence[Mapping[str, Any]],
+    image: Mapping[str, Any],
+    registry: Mapping[str, Any],
+    check_mode: bool,
+) -> dict[str, list[str]]:
+    """Everything that speaks against deploying, from what was asked of host, hub and registry.
+
+    Args:
+        given: The deployment.
+        probe: What the probe printed.
+        snapshots: A result of ``hf_snapshot`` in check mode for each of the weights.
+        image: Docker's answer about the image on the host (a result of ``uri``).
+        registry: Docker's answer about the image in the registry, or a skipped task.
+        check_mode: Then nothing is fetched, and an outage is worth a warning only.
+
+    Returns:
+        ``{error, warning, info}``: texts by severity.
+    """
+    wanted = Deployment.model_validate(given)
+    try:
+        facts = hosts.parse(probe)
+    except RoostError as error:
+        return {"error": [str(error)], "warning": [], "info": []}
+    missing = [
+        snapshot.get("bytes", weights.bytes or 0)
+        for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
+    ]
+    findings = [
+        *preflight.check(facts, wanted),
+        *preflight.disk(
+            facts,
+            weights_bytes=sum(missing),
+            image_bytes=0 if image.get("status") == 200 else wanted.requirements.image_bytes,
+            model_dir=wanted.model_dir,
+        ),
+        *_hub(snapshots, check_mode),
+        *_registry(registry, wanted.spec.image, check_mode),
+    ]
+    return {
+        severity: [finding.text() for finding in findings if finding.severity == severity]
+        for severity in ("error", "warning", "info")
+    }
+
+
+def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[Finding]:
+    for snapshot in snapshots:
+        if reason := snapshot.get("reason"):
+            saw, _, fix = snapshot["msg"].partition(". ")
+            yield Finding(
+                id=reason,
+                severity="warning" if check_mode and reason in _OUTAGES else "error",
+                saw=saw,
+                wants="every file of the pinned revision",
+                why="the weights are not on this host yet",
+                fix=fix,
+            )
+
+
+def _registry(answer: Mapping[str, Any], image: str, check_mode: bool) -> Iterator[Finding]:
+    """What Docker's own question to the registry brought, as `docker pull` would ask it."""
+    if answer.get("skipped") or answer.get("status") in {200, -1}:
+        return
+    said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
+    absent = any(text in said for text in ("unknown", "not found", "denied", "no image found"))
+    yield Finding(
+        id="image" if absent else "registry_unreachable",
+        severity="warning" if check_mode and not absent else "error",
+        saw=f"{said} (asked for {image})",
+        wants="the pinned image in its registry, or on the host",
+        why="the registry does not have this digest: it never was there, or was removed, as "
+        "nightly builds are after a while"
+        if absent
+        else "the registry cannot be asked from this host",
+        fix="pin another image (roost_settings.image), or name a mirror that still has it "
+        "(roost_registry_mirror)"
+        if absent
+        else "check the network, the registry's address (roost_registry_mirror) and, for one "
+        "without TLS, insecure-registries in /etc/docker/daemon.json",
+    )
+
+
+def roost_published(spec: Mapping[str, Any]) -> list[str]:
+    """A launch spec's ports in Docker's short form, ``listen:host:container``."""
+    ports = [Port.model_validate(port) for port in spec["ports"]]
+    return [
+        f"{f'[{port.listen}]' if ':' in port.listen else port.listen}:{port.host}:{port.container}"
+        for port in ports
+    ]
+
+
+def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Judge the answers of the quality gate.
+
+    Args:
+        responses: A result of ``uri`` for each request of the gate, in its order.
+        given: The deployment.
+
+    Returns:
+        ``{wrong, answers}``: what was answered wrongly, and every question with its answer.
+    """
+    questions = Deployment.model_validate(given).gate.questions
+    wrong, answers = [], []
+    for question, response in zip(questions, responses, strict=True):
+        verdict = quality.judge(question, response.get("json") or response.get("msg"))
+        answers.append(f"{question.prompt} {verdict.observed}")
+        if not verdict.ok:
+            wrong.append(
+                f"{verdict.id}: asked {question.prompt!r}, the answer was {verdict.observed!r}\n"
+                f"  wants: {verdict.expected}\n  why: {verdict.why}"
+            )
+    return {"wrong": wrong, "answers": answers}
+
+
+def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The record of a release: what runs and what it came from.
+
+    Returns:
+        ``{id, record}``. The id is the recipe and a hash of the record, which says nothing of
+        when or how often it was deployed: the same deployment is the same release.
+    """
+    wanted = Deployment.model_validate(given)
+    record = wanted.model_dump(
+        mode="json",
+        include={
+            "recipe",
+            "hardware",
+            "speculation",
+            "served_name",
+            "engine_version",
+            "weights",
+            "spec",
+            "docker_command",
+        },
+    )
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
+    return {"id": f"{wanted.recipe}-{digest[:12]}", "record": record}
+
+
+def _not_installed(*_: Any) -> Any:
+    raise AnsibleFilterError(
+        f"roost is not installed in the Python that runs Ansible ({sys.executable}: {_missing}). "
+        "Use the checkout's own: .venv/bin/ansible-playbook, or `. .venv/bin/activate` first."
+    )
+
+
+class FilterModule:
+    """Ansible's entry point."""
+
+    def filters(self) -> dict[str, Callable[..., Any]]:
+        """The filters by name."""
+        filters: dict[str, Callable[..., Any]] = {
+            "roost_resolve": roost_resolve,
+            "roost_probe": roost_probe,
+            "roost_preflight": roost_preflight,
+            "roost_published": roost_published,
+            "roost_judge": roost_judge,
+            "roost_release": roost_release,
+        }
+        return filters if _missing is None else dict.fromkeys(filters, _not_installed)
