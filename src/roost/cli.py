@@ -184,6 +184,13 @@ def show(
     type=click.Path(path_type=Path),
     help="Lock what this inventory deploys, with its hub, registry and lock file.",
 )
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Also lock what this setting names (drafter_revision, image).",
+)
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything drifted.")
 @click.option("--hub", metavar="URL", help="Hub or mirror to ask (default: the public one).")
 @click.option("--registry", metavar="HOST[:PORT]", help="Registry that serves every image.")
@@ -196,15 +203,23 @@ def show(
 def lock(
     recipe: tuple[str, ...],
     inventory: Path | None,
+    assignments: tuple[str, ...],
     check: bool,
     hub: str | None,
     registry: str | None,
     lock_file: Path | None,
 ) -> None:
     """Ask hub and registry what every branch, tag and short commit means, and write it down."""
-    from roost import locking
+    from roost import locking, settings
 
-    job = locking.plan(recipe, inventory=inventory, hub=hub, registry=registry, lock_file=lock_file)
+    job = locking.plan(
+        recipe,
+        inventory=inventory,
+        hub=hub,
+        registry=registry,
+        lock_file=lock_file,
+        overrides=settings.parse_assignments(assignments),
+    )
     outcome = locking.run(job, write=not check)
     for line in outcome.drift:
         click.echo(line)

@@ -45,11 +45,13 @@ def plan(
     hub: str | None = None,
     registry: str | None = None,
     lock_file: Path | None = None,
+    overrides: Settings | None = None,
 ) -> Job:
     """Collect what to ask.
 
     With an inventory: what its hosts deploy, overrides included, asked of the inventory's own hub
-    and registry. Without: the given recipes, or all, on every hardware they name.
+    and registry. Without: the given recipes, or all, on every hardware they name, and what
+    ``overrides`` names beside them (``drafter_revision``, ``image``).
 
     Raises:
         UsageError: Unknown recipe, or hosts of one inventory that disagree on hub, registry or
@@ -58,10 +60,10 @@ def plan(
     known = catalog.builtin()
     if inventory is None:
         chosen = [known.recipe(recipe_id) for recipe_id in recipe_ids] or known.recipes.values()
-        repositories, images = _named_by(chosen)
+        repositories, images = _named_by(chosen, overrides=overrides)
         return Job(repositories, images, hub, registry, lock_file or Path("roost.lock.yml"))
-    if recipe_ids:
-        raise UsageError("name recipes or an inventory, not both")
+    if recipe_ids or (overrides and overrides != Settings()):
+        raise UsageError("name recipes and settings, or an inventory, not both")
     return _plan_inventory(known, inventory, hub, registry, lock_file)
 
 
