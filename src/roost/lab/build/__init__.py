@@ -1,0 +1,1 @@
+"""Everything the lab serves, built once and kept in its cache."""
