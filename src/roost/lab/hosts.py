@@ -48,7 +48,7 @@ _DOCKER_DROP_IN = """\
 # nspawn mounts the version 1 hierarchies read-only; dockerd makes a group for each container.
 [Service]
 ExecStartPre=/bin/sh -c \
-'for c in /sys/fs/cgroup/*; do mount -o remount,rw "$c" 2>/dev/null || true; done'
+'for c in /sys/fs/cgroup/*; do mount -o remount,bind,rw "$c" 2>/dev/null || true; done'
 """
 
 _MEMINFO_UNIT = """\
