@@ -75,7 +75,7 @@ def roost_preflight(
     Returns:
         ``{error, warning, info}``: texts by severity.
     """
-    wanted = Deployment.model_validate(given)
+    wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
@@ -140,7 +140,7 @@ def _registry(answer: Mapping[str, Any], image: str, check_mode: bool) -> Iterat
 
 def roost_published(spec: Mapping[str, Any]) -> list[str]:
     """A launch spec's ports in Docker's short form, ``listen:host:container``."""
-    ports = [Port.model_validate(port) for port in spec["ports"]]
+    ports = [Port.model_validate(_plain(port)) for port in spec["ports"]]
     return [
         f"{f'[{port.listen}]' if ':' in port.listen else port.listen}:{port.host}:{port.container}"
         for port in ports
@@ -157,7 +157,7 @@ def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
     Returns:
         ``{wrong, answers}``: what was answered wrongly, and every question with its answer.
     """
-    questions = Deployment.model_validate(given).gate.questions
+    questions = _deployment(given).gate.questions
     wrong, answers = [], []
     for question, response in zip(questions, responses, strict=True):
         verdict = quality.judge(question, response.get("json") or response.get("msg"))
@@ -177,7 +177,7 @@ def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:
         ``{id, record}``. The id is the recipe and a hash of the record, which says nothing of
         when or how often it was deployed: the same deployment is the same release.
     """
-    wanted = Deployment.model_validate(given)
+    wanted = _deployment(given)
     record = wanted.model_dump(
         mode="json",
         include={
@@ -193,6 +193,19 @@ def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:
     )
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
     return {"id": f"{wanted.recipe}-{digest[:12]}", "record": record}
+
+
+def _deployment(given: Mapping[str, Any]) -> Deployment:
+    return Deployment.model_validate(_plain(given))
+
+
+def _plain(value: Any) -> Any:
+    """A value without Ansible's containers, whose items are templated only when read one by one."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def _not_installed(*_: Any) -> Any:

@@ -1,7 +1,18 @@
 #!/usr/bin/python
-"""Ansible module: wait until an engine is healthy, and not one second longer than it can become so."""
+"""Ansible module: wait until an engine is healthy, as long as it still can be."""
 
 from __future__ import annotations
+
+import calendar
+import http.client
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
 
 DOCUMENTATION = r"""
 ---
@@ -56,16 +67,6 @@ log:
   type: str
 """
 
-import datetime as dt
-import http.client
-import json
-import subprocess
-import time
-import urllib.error
-import urllib.request
-from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
 
 INTERVAL = 0.5
 #: Seconds that one answer may take; an engine that is loading may be slow to accept.
@@ -118,11 +119,8 @@ def healthy(url: str) -> bool:
 
 def age(state: dict[str, Any]) -> float:
     """Seconds since the container was started."""
-    # Nanoseconds and a Z, which fromisoformat of Python before 3.11 does not read.
-    started = dt.datetime.strptime(state["StartedAt"][:19], "%Y-%m-%dT%H:%M:%S")
-    return (
-        dt.datetime.now(dt.timezone.utc) - started.replace(tzinfo=dt.timezone.utc)
-    ).total_seconds()
+    started = time.strptime(state["StartedAt"][:19], "%Y-%m-%dT%H:%M:%S")
+    return time.time() - calendar.timegm(started)
 
 
 def main() -> None:
@@ -165,9 +163,7 @@ def main() -> None:
             )
         time.sleep(INTERVAL)
         state = state_of(container)
-    module.fail_json(
-        msg=f"There is no container {container} any more: somebody removed it.", log=""
-    )
+    module.fail_json(msg=f"There is no container {container} (any more).", log="")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+
 DOCUMENTATION = r"""
 ---
 module: hf_snapshot
@@ -61,7 +79,7 @@ EXAMPLES = r"""
   hf_snapshot:
     repo_id: z-lab/Qwen3.6-35B-A3B-DFlash
     revision: 0123456789abcdef0123456789abcdef01234567
-    dest: /var/lib/roost/models/z-lab--Qwen3.6-35B-A3B-DFlash/0123456789abcdef0123456789abcdef01234567
+    dest: /srv/models/z-lab--Qwen3.6-35B-A3B-DFlash/0123456789abcdef0123456789abcdef01234567
   vars:
     ansible_python_interpreter: /var/lib/roost/venv/bin/python
 """
@@ -95,24 +113,6 @@ reason:
   type: str
 """
 
-import contextlib
-import errno
-import fcntl
-import hashlib
-import json
-import os
-import re
-import shutil
-import time
-import urllib.error
-import urllib.parse
-import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
-
-from ansible.module_utils.basic import AnsibleModule
 
 RECORD = ".roost.json"
 #: Where huggingface_hub keeps what it knows of a download into a plain directory.
@@ -121,7 +121,7 @@ WORKERS = 4
 CHUNK = 1 << 20
 
 
-class Failure(Exception):
+class SnapshotError(Exception):
     """Something to tell the user: a reason for programs, a sentence for people."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -188,8 +188,8 @@ class Snapshot:
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
         try:
-            request = urllib.request.Request(url, headers=headers)
-            with urllib.request.urlopen(request, timeout=self.timeout) as response:
+            request = urllib.request.Request(url, headers=headers)  # noqa: S310  # http(s), see ensure
+            with urllib.request.urlopen(request, timeout=self.timeout) as response:  # noqa: S310
                 document = json.load(response)
             files = [self._file(entry) for entry in document["siblings"]]
         except urllib.error.HTTPError as error:
@@ -197,24 +197,24 @@ class Snapshot:
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError):
                 cause = getattr(error, "reason", None) or error
-                raise Failure(
+                raise SnapshotError(
                     "hub_unreachable",
                     f"{where}: the hub cannot be reached ({cause}). Check the network of this host "
                     "and the hub's address (roost_hub_endpoint); nothing was changed.",
                 ) from None
-            raise Failure(
+            raise SnapshotError(
                 "hub_error",
                 f"{where}: what answers is not a model hub ({type(error).__name__}). Check "
                 "roost_hub_endpoint; a proxy's login page answers like this too.",
             ) from None
         if not files:
-            raise Failure("hub_error", f"{where}: the hub lists no files for this revision.")
+            raise SnapshotError("hub_error", f"{where}: the hub lists no files for this revision.")
         return files
 
     def _file(self, entry: dict[str, Any]) -> File:
         path = entry["rfilename"]
         if path.startswith("/") or ".." in Path(path).parts:
-            raise Failure(
+            raise SnapshotError(
                 "hub_error", f"{self.name}: the hub lists a file outside the repository: {path!r}."
             )
         lfs = entry.get("lfs") or {}
@@ -237,7 +237,7 @@ class Snapshot:
             self.publish(files)
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-                raise Failure(
+                raise SnapshotError(
                     "disk",
                     f"{self.name}: the disk of {self.dest.parent} is full. What is there already "
                     "is kept; free space and deploy again to go on from it.",
@@ -249,7 +249,7 @@ class Snapshot:
         need = sum(file.size for file in files) - self.have(files) + self.headroom
         free = shutil.disk_usage(self.dest.parent).free
         if free < need:
-            raise Failure(
+            raise SnapshotError(
                 "disk",
                 f"{self.name}: needs {need:,} bytes on the filesystem of {self.dest.parent} "
                 f"({self.headroom:,} of them headroom), and {free:,} are free. Free space, or set "
@@ -266,7 +266,7 @@ class Snapshot:
             import huggingface_hub
             from huggingface_hub import errors
         except ImportError as error:
-            raise Failure(
+            raise SnapshotError(
                 "requirement",
                 f"{error}: this Python has no huggingface_hub; the role model_store makes one "
                 "that has (set ansible_python_interpreter on the task).",
@@ -281,16 +281,16 @@ class Snapshot:
                 max_workers=WORKERS,
                 etag_timeout=self.timeout,
             )
-        except Exception as error:  # noqa: BLE001  # its transport's classes change between versions
+        except Exception as error:  # its transport changes between versions
             if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise
             # The client's own word for a hub that went away hides how it went.
             hidden = isinstance(error, errors.LocalEntryNotFoundError) and error.__cause__
             raise self._interrupted(hidden or error) from None
 
-    def _interrupted(self, error: BaseException) -> Failure:
+    def _interrupted(self, error: BaseException) -> SnapshotError:
         text = " ".join(str(error).split()) or type(error).__name__
-        return Failure(
+        return SnapshotError(
             "hub_unreachable",
             f"{self.name} on {self.endpoint}: the download broke off ({text}). What arrived is "
             "kept; deploy again to go on from it.",
@@ -301,7 +301,7 @@ class Snapshot:
         with ThreadPoolExecutor(WORKERS) as pool:
             wrong = [text for text in pool.map(self._defect, files) if text]
         if wrong:
-            raise Failure(
+            raise SnapshotError(
                 "hash",
                 f"{self.name} from {self.endpoint}: what arrived is not what the hub records: "
                 + "; ".join(wrong)
@@ -337,7 +337,7 @@ class Snapshot:
             shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
             missing = sorted(shard for shard in shards if not (self.partial / shard).is_file())
             if missing:
-                raise Failure(
+                raise SnapshotError(
                     "incomplete",
                     f"{self.name}: {index.name} names files that the repository does not have: "
                     + ", ".join(missing)
@@ -374,34 +374,36 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-def _refusal(where: str, error: urllib.error.HTTPError) -> Failure:
+def _refusal(where: str, error: urllib.error.HTTPError) -> SnapshotError:
     """What an HTTP status of the hub means."""
     code = error.headers.get("X-Error-Code", "")
     if code == "RevisionNotFound":
-        return Failure(
+        return SnapshotError(
             "revision",
             f"{where}: the hub has the repository, but not this revision. It was removed (by a "
             "rewritten history, for example), or the lock was written against another hub: run "
             "`roost lock` and look at what changed.",
         )
     if code == "GatedRepo" or error.code == 403:
-        return Failure(
+        return SnapshotError(
             "repository",
             f"{where}: the repository is gated. Accept its terms on the hub with the account that "
             "the token belongs to.",
         )
     if code == "RepoNotFound" or error.code == 401:
-        return Failure(
+        return SnapshotError(
             "repository",
             f"{where}: the hub shows no such repository. It is missing, private, or gated and "
             "asked without a token; the hub answers all three alike.",
         )
     if error.code == 429:
-        return Failure("hub_error", f"{where}: the hub's rate limit is reached. Wait, try again.")
-    return Failure(
+        return SnapshotError(
+            "hub_error", f"{where}: the hub's rate limit is reached. Wait, try again."
+        )
+    return SnapshotError(
         "hub_error",
-        f"{where}: the hub answered {error.code} ({error.reason}). Check that roost_hub_endpoint is "
-        "a model hub; if it is, wait and try again.",
+        f"{where}: the hub answered {error.code} ({error.reason}). Check that roost_hub_endpoint "
+        "is a model hub; if it is, wait and try again.",
     )
 
 
@@ -434,10 +436,14 @@ def result(snapshot: Snapshot, files: list[File], moved: int) -> dict[str, Any]:
 def ensure(module: AnsibleModule) -> dict[str, Any]:
     """Bring the directory about, or in check mode say what that would take."""
     if not re.fullmatch(r"[0-9a-f]{40}", module.params["revision"]):
-        raise Failure(
+        raise SnapshotError(
             "usage",
             f"revision {module.params['revision']!r} of {module.params['repo_id']} is not a full "
             "commit (40 hexadecimal digits).",
+        )
+    if not re.match(r"https?://", module.params["endpoint"]):
+        raise SnapshotError(
+            "usage", f"endpoint {module.params['endpoint']!r} is not an http(s) address."
         )
     snapshot = Snapshot(module.params)
     record = snapshot.whole()
@@ -476,7 +482,7 @@ def main() -> None:
     started = time.monotonic()
     try:
         outcome = ensure(module)
-    except Failure as failure:
+    except SnapshotError as failure:
         module.fail_json(msg=str(failure), reason=failure.reason)
     module.exit_json(
         path=module.params["dest"], seconds=round(time.monotonic() - started, 1), **outcome
