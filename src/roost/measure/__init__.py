@@ -1,0 +1,1 @@
+"""What an endpoint does, measured from outside: answers, streams, counters."""

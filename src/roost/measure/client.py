@@ -1,0 +1,286 @@
+"""A small client for OpenAI-compatible endpoints that reads streams by the letter.
+
+It verifies; it is no load generator. A chunk is not a token: under speculation one chunk carries
+several, the first carries none (only the role), and the last carries only the usage.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from roost.errors import RoostError
+
+#: An engine may prefill a long prompt, or generate a token for its own health check, in between.
+TIMEOUT_S = 120.0
+_SHOWN = 300
+
+
+class EngineError(RoostError):
+    """The endpoint did not do what was asked; ``status`` is its HTTP status, if it had one."""
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", status: int | None = None):
+        super().__init__(what, why=why, fix=fix)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Delta:
+    """One chunk that carried something: text, reasoning or part of a tool call.
+
+    Attributes:
+        at: Seconds since the request was sent.
+    """
+
+    at: float
+    content: str = ""
+    reasoning: str = ""
+    tool_call: bool = False
+
+
+@dataclass(frozen=True)
+class StreamedAnswer:
+    """A whole streamed answer.
+
+    Attributes:
+        deltas: Chunks that carried something; a role alone, usage or a finish reason is none.
+        usage: The engine's own token counts, from the usage chunk; empty if none came.
+        finish_reason: Why it ended, or none if no chunk said so.
+        duration: Seconds from sending the request to the end of the stream.
+    """
+
+    deltas: tuple[Delta, ...]
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    finish_reason: str | None = None
+    duration: float = 0.0
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.content for delta in self.deltas)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(delta.reasoning for delta in self.deltas)
+
+    @property
+    def ttft(self) -> float | None:
+        """Seconds to the first chunk that carried something (time to first token)."""
+        return self.deltas[0].at if self.deltas else None
+
+    @property
+    def completion_tokens(self) -> int | None:
+        """Generated tokens, as the engine counted them; chunks cannot be counted instead."""
+        count = self.usage.get("completion_tokens")
+        return count if isinstance(count, int) else None
+
+
+class Client:
+    """Speaks to one endpoint; use it in a ``with``.
+
+    Args:
+        base_url: Scheme, host and port, without ``/v1``.
+        timeout: Seconds without a byte until a request counts as failed.
+    """
+
+    def __init__(self, base_url: str, *, timeout: float = TIMEOUT_S) -> None:
+        # Proxies of the environment are for the world outside; an engine sits behind a tunnel.
+        self._http = httpx.Client(base_url=base_url, timeout=timeout, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._http.close()
+
+    def health(self, path: str = "/health") -> int:
+        """HTTP status of the health path. Green says nothing about right answers."""
+        return self._send("GET", path).status_code
+
+    def metrics(self, path: str = "/metrics") -> str:
+        """The raw text of /metrics."""
+        return self._ok("GET", path).text
+
+    def version(self) -> str:
+        """The engine's own version."""
+        version = self._json("GET", "/version").get("version")
+        if not isinstance(version, str):
+            raise EngineError("/version names no version")
+        return version
+
+    def models(self) -> list[str]:
+        """Names the endpoint serves under."""
+        try:
+            return [str(entry["id"]) for entry in self._json("GET", "/v1/models")["data"]]
+        except (KeyError, TypeError):
+            raise EngineError("/v1/models is not a list of models") from None
+
+    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One chat completion, whole; the decoded reply."""
+        return self._json("POST", "/v1/chat/completions", body)
+
+    def stream_chat(self, body: Mapping[str, Any]) -> StreamedAnswer:
+        """One chat completion, streamed, with the usage asked for.
+
+        Raises:
+            EngineError: An error status, an error event within the stream, a chunk that is no
+                JSON, or a stream that ended before ``[DONE]``.
+        """
+        asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        start = time.perf_counter()
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=asked) as response:
+                if response.status_code != httpx.codes.OK:
+                    response.read()
+                    raise _status("POST /v1/chat/completions", response)
+                events = sse_data(response.iter_bytes())
+                timed = ((time.perf_counter() - start, data) for data in events)
+                return _assemble(timed, lambda: time.perf_counter() - start)
+        except httpx.RemoteProtocolError as error:
+            raise EngineError("the stream broke off", why=str(error)) from None
+        except httpx.HTTPError as error:
+            raise _transport("POST /v1/chat/completions", error) from None
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> httpx.Response:
+        try:
+            return self._http.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise _transport(f"{method} {path}", error) from None
+
+    def _ok(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+        response = self._send(method, path, body)
+        if response.status_code != httpx.codes.OK:
+            raise _status(f"{method} {path}", response)
+        return response
+
+    def _json(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        response = self._ok(method, path, body)
+        try:
+            data = response.json()
+        except ValueError:
+            data = None
+        if not isinstance(data, dict):
+            raise EngineError(
+                f"{method} {path}: the reply is no JSON object", why=response.text[:_SHOWN]
+            )
+        return data
+
+
+def sse_data(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The data of each server-sent event.
+
+    Works on bytes up to the line: a character may be split between two network reads, and text
+    may contain separators (U+2028) that are line ends to Python but not to the protocol. An event
+    that the stream's end cut off is dropped, as the protocol says.
+    """
+    data: list[str] = []
+    for line in _lines(chunks):
+        if not line:
+            if data:
+                yield "\n".join(data)
+            data = []
+        elif line.startswith("data:"):
+            data.append(line.removeprefix("data:").removeprefix(" "))
+
+
+def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Lines that ended with LF, CR LF or CR."""
+    rest = b""
+    for chunk in chunks:
+        rest += chunk
+        # A CR at the very end may be the first half of a CR LF.
+        held = b"\r" if rest.endswith(b"\r") else b""
+        whole = rest[: len(rest) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, tail = whole.split(b"\n")
+        for line in lines:
+            yield line.decode(errors="replace")
+        rest = tail + held
+    if rest.endswith(b"\r"):
+        yield rest[:-1].decode(errors="replace")
+
+
+def _assemble(events: Iterable[tuple[float, str]], clock: Any) -> StreamedAnswer:
+    deltas: list[Delta] = []
+    usage: Mapping[str, Any] = {}
+    finish: str | None = None
+    for at, data in events:
+        if data == "[DONE]":
+            return StreamedAnswer(tuple(deltas), usage, finish, clock())
+        try:
+            chunk = json.loads(data)
+        except ValueError:
+            chunk = None
+        if not isinstance(chunk, dict):
+            raise EngineError("a chunk of the stream is no JSON object", why=data[:_SHOWN])
+        if "error" in chunk:
+            raise EngineError("the engine failed within the stream", why=_message(chunk))
+        usage = chunk.get("usage") or usage
+        # The usage chunk has an empty list of choices; other choices than the first are not asked.
+        for choice in chunk.get("choices") or []:
+            if choice.get("index", 0) != 0:
+                continue
+            finish = choice.get("finish_reason") or finish
+            delta = _delta(at, choice.get("delta") or {})
+            if delta is not None:
+                deltas.append(delta)
+    raise EngineError(
+        "the stream ended before [DONE]",
+        why=f"after {len(deltas)} chunks of text",
+        fix="look for the reason in the engine's log",
+    )
+
+
+def _delta(at: float, said: Mapping[str, Any]) -> Delta | None:
+    delta = Delta(
+        at=at,
+        content=str(said.get("content") or ""),
+        # vLLM since 0.23 says `reasoning`, older ones and SGLang `reasoning_content`.
+        reasoning=str(said.get("reasoning") or said.get("reasoning_content") or ""),
+        tool_call=bool(said.get("tool_calls")),
+    )
+    return delta if delta.content or delta.reasoning or delta.tool_call else None
+
+
+def reasoning_text(response: Mapping[str, Any]) -> str:
+    """The reasoning beside the answer of a whole chat completion, empty where there is none."""
+    try:
+        message = response["choices"][0]["message"]
+    except (KeyError, IndexError, TypeError):
+        return ""
+    return str(message.get("reasoning") or message.get("reasoning_content") or "")
+
+
+def _message(body: Any) -> str:
+    error = body.get("error", body) if isinstance(body, dict) else body
+    text = error.get("message", error) if isinstance(error, dict) else error
+    return str(text)[:_SHOWN]
+
+
+def _status(request: str, response: httpx.Response) -> EngineError:
+    try:
+        why = _message(response.json())
+    except ValueError:
+        why = response.text[:_SHOWN].strip()
+    return EngineError(
+        f"{request}: HTTP {response.status_code}", why=why, status=response.status_code
+    )
+
+
+def _transport(request: str, error: httpx.HTTPError) -> EngineError:
+    if isinstance(error, httpx.TimeoutException):
+        return EngineError(f"{request}: no answer in time", why=type(error).__name__)
+    return EngineError(f"{request}: no connection", why=str(error) or type(error).__name__)

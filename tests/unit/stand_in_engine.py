@@ -1,0 +1,176 @@
+"""Stand-in for an engine's HTTP side and for its container, for faults no real one makes to order.
+
+The real engine is tested on the lab's hosts; here the answers, streams, counters and ``docker``
+output are whatever a test needs.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from roost.deployment import Deployment
+
+ANSWERS = {"capital of France": "The capital of France is Paris.", "2+2": "2+2 is 4."}
+OTHER = "A hash table maps keys to values through a hash function."
+
+
+@dataclass
+class Engine:
+    """What the stand-in says; tests change it."""
+
+    port: int = 0
+    name: str = "smollm2-135m"
+    version: str = "0.32.0+cpu"
+    health: int = 200
+    chat_status: int = 200
+    answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
+    reasoning: str = ""
+    #: Raw bytes of a stream instead of the right ones.
+    stream: bytes | None = None
+    speculates: bool = True
+    accepted_per_draft: float = 1.5
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    def answer(self, body: dict[str, Any]) -> str:
+        prompt = body["messages"][0]["content"]
+        return next((text for key, text in self.answers.items() if key in prompt), OTHER)
+
+    def metrics(self) -> str:
+        labels = '{engine="0",model_name="m"}'
+        steps = 10 * len(self.requests)
+        lines = [f"vllm:generation_tokens_total{labels} {steps * 2}"]
+        if self.speculates:
+            lines += [
+                f"vllm:spec_decode_num_drafts_total{labels} {steps}",
+                f"vllm:spec_decode_num_draft_tokens_total{labels} {steps * 4}",
+                f"vllm:spec_decode_num_accepted_tokens_total{labels} "
+                f"{steps * self.accepted_per_draft}",
+            ]
+        return "\n".join(lines) + "\n"
+
+
+def stream_of(text: str) -> bytes:
+    """The stream of a right answer: role, words in pairs, finish, usage, [DONE]."""
+    words = text.split(" ")
+    pairs = [" ".join(words[at : at + 2]) for at in range(0, len(words), 2)]
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": ("" if at == 0 else " ") + pair} for at, pair in enumerate(pairs)]
+    chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": item}]} for item in deltas]
+    chunks[-1]["choices"][0]["finish_reason"] = "stop"
+    chunks.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": len(words)}})
+    return b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in chunks) + (
+        b"data: [DONE]\n\n"
+    )
+
+
+@contextmanager
+def serving(engine: Engine | None = None) -> Iterator[Engine]:
+    """The stand-in on a free loopback port."""
+    engine = engine or Engine()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            pages: dict[str, tuple[int, bytes]] = {
+                "/health": (engine.health, b""),
+                "/version": (200, json.dumps({"version": engine.version}).encode()),
+                "/v1/models": (200, json.dumps({"data": [{"id": engine.name}]}).encode()),
+                "/metrics": (200, engine.metrics().encode()),
+            }
+            self.reply(*pages.get(self.path, (404, b"{}")))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            engine.requests.append(body)
+            text = engine.answer(body)
+            if engine.chat_status != 200:
+                message = {"error": {"message": "EngineCore encountered an issue"}}
+                self.reply(engine.chat_status, json.dumps(message).encode())
+            elif body.get("stream"):
+                self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
+            else:
+                message = {"role": "assistant", "content": text, "reasoning": engine.reasoning}
+                self.reply(200, json.dumps({"choices": [{"message": message}]}).encode())
+
+        def reply(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        engine.port = int(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield engine
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@dataclass
+class Container:
+    """What the stand-in ``docker`` says of the deployment's container; tests change it."""
+
+    inspect: dict[str, Any]
+    image: dict[str, Any]
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> Container:
+        spec = deployment.spec
+        return cls(
+            inspect={
+                "State": {"Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": ""},
+                "RestartCount": 0,
+                "Image": "sha256:local",
+                "Config": {
+                    "Entrypoint": list(spec.entrypoint),
+                    "Cmd": list(spec.command),
+                    "Env": ["PATH=/bin", *(f"{k}={v}" for k, v in spec.env.items())],
+                },
+                "Mounts": [
+                    {"Type": "bind", "Source": m.source, "Destination": m.target, "RW": False}
+                    for m in spec.mounts
+                ],
+            },
+            image={"RepoDigests": [spec.image]},
+        )
+
+    def install(self, directory: Path) -> None:
+        """Write a ``docker`` that prints this."""
+        directory.mkdir(parents=True, exist_ok=True)
+        script = directory / "docker"
+        script.write_text(
+            "#!/bin/sh\n# Stand-in: prints what a test decided.\n"
+            'case "$1" in\n'
+            f"container) echo {shlex.quote(json.dumps([self.inspect]))};;\n"
+            f"image) echo {shlex.quote(json.dumps([self.image]))};;\n"
+            "logs) echo '2026-01-02 out'; echo '2026-01-01 err' >&2;;\n"
+            "esac\n"
+        )
+        script.chmod(0o755)
+
+
+def write_weights(deployment: Deployment) -> None:
+    """Directories as the role that fetches weights leaves them."""
+    for weights in deployment.weights:
+        directory = Path(weights.directory)
+        directory.mkdir(parents=True)
+        (directory / "model.safetensors").write_bytes(b"x" * 100)
+        record = {
+            "repo": weights.repo,
+            "revision": weights.revision,
+            "files": {"model.safetensors": {"size": 100}},
+        }
+        (directory / ".roost.json").write_text(json.dumps(record))
