@@ -1,0 +1,50 @@
+"""A run's report: one HTML file that needs nothing else, from ``result.json`` alone.
+
+An engine's answers stand in it, and an engine answers what it likes: every value is escaped.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import jinja2
+
+
+def render(result: Mapping[str, Any]) -> str:
+    """The report of one run.
+
+    Args:
+        result: ``result.json``, decoded.
+    """
+    started = dt.datetime.fromisoformat(result["started"])
+    finished = dt.datetime.fromisoformat(result["finished"])
+    return _template().render(
+        result=result,
+        failed=[check for check in result["checks"] if not check["ok"]],
+        started=started.strftime("%Y-%m-%d %H:%M:%S UTC"),
+        seconds=(finished - started).total_seconds(),
+    )
+
+
+def number(value: float) -> str:
+    """A figure with three significant digits, and never in powers of ten."""
+    if value == 0:
+        return "0"
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("roost", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment.get_template("report.html.j2")

@@ -1,0 +1,243 @@
+"""Runs: one executed notebook, its result and its evidence, in a folder of their own.
+
+``runs/<utc>-<host>-<recipe>/`` holds ``result.json``, ``report.html``, ``executed.ipynb``, the
+engine's log and the raw /metrics. A folder belongs to one run: two that start in the same second
+get two folders. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from roost import deployment, report
+from roost import inventory as inventories
+from roost.deployment import Deployment
+from roost.errors import RoostError, UsageError
+from roost.inventory import Host
+from roost.measure.verify import Check, Evidence, Figure
+from roost.root import repository_root
+
+RESULT = "result.json"
+REPORT = "report.html"
+EXECUTED = "executed.ipynb"
+
+
+class ChecksFailed(AssertionError):  # noqa: N818 - names what happened
+    """A run that is finished and did not pass; the text is :meth:`Result.summary`."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: where this was raised says nothing about what failed."""
+        return [str(self)]
+
+
+class Pins(BaseModel):
+    """What the lock had pinned: the identity of everything that was measured."""
+
+    model_config = ConfigDict(frozen=True)
+
+    file: str
+    image: str
+    model: str
+    drafter: str | None = None
+
+
+class Result(BaseModel):
+    """``result.json``."""
+
+    model_config = ConfigDict(frozen=True)
+
+    ok: bool
+    notebook: str
+    recipe: str
+    host: str
+    hardware: str
+    speculation: str
+    lock: Pins
+    started: dt.datetime
+    finished: dt.datetime
+    checks: list[Check]
+    figures: dict[str, Figure] = Field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[Check]:
+        return [check for check in self.checks if not check.ok]
+
+    def summary(self) -> str:
+        """The outcome for people: one line, and one more for each failed check."""
+        if self.ok:
+            return f"{self.host}: all {len(self.checks)} checks passed"
+        lines = [f"{self.host}: {len(self.failed)} of {len(self.checks)} checks failed"]
+        for check in self.failed:
+            said = f"{check.id}: expected {check.expected}"
+            said += f"; observed {check.observed}" if check.observed else ""
+            lines.append(f"  {said}; {check.why}" if check.why else f"  {said}")
+        return "\n".join(lines)
+
+    def require(self) -> None:
+        """Nothing, or the failed checks.
+
+        Raises:
+            ChecksFailed: At least one check failed.
+        """
+        if not self.ok:
+            raise ChecksFailed(self.summary())
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that has begun."""
+
+    notebook: str
+    folder: Path
+    host: Host
+    deployment: Deployment
+    started: dt.datetime
+
+    def finish(self, evidence: Evidence) -> Result:
+        """Write everything into the folder and return the result."""
+        result = Result(
+            ok=evidence.ok,
+            notebook=self.notebook,
+            recipe=self.deployment.recipe,
+            host=self.host.name,
+            hardware=self.deployment.hardware,
+            speculation=self.deployment.speculation,
+            lock=_pins(self.deployment),
+            started=self.started,
+            finished=dt.datetime.now(dt.UTC),
+            checks=evidence.checks,
+            figures=evidence.figures,
+        )
+        for name, text in evidence.artefacts.items():
+            write_atomically(self.folder / name, text)
+        # The result comes last: where it is, everything else is too.
+        write_atomically(self.folder / REPORT, report.render(result.model_dump(mode="json")))
+        write_atomically(self.folder / RESULT, result.model_dump_json(indent=2) + "\n")
+        return result
+
+    def describe(self) -> dict[str, str]:
+        """What is about to be looked at, for the first output of a notebook."""
+        pins = _pins(self.deployment)
+        return {
+            "host": self.host.name,
+            "recipe": self.deployment.recipe,
+            "hardware": self.deployment.hardware,
+            "speculation": self.deployment.speculation,
+            "image": pins.image,
+            "model": pins.model,
+            **({"drafter": pins.drafter} if pins.drafter else {}),
+            "run": str(self.folder),
+        }
+
+
+def start(
+    notebook: str,
+    *,
+    inventory: Any,
+    host: Any,
+    runs_dir: Any = "runs",
+    run_dir: Any = None,
+) -> Run:
+    """Check a notebook's parameters, resolve the host's deployment and make the run's folder.
+
+    Args:
+        notebook: The notebook's name, for the result.
+        inventory: Path, relative to the working directory or the repository root.
+        host: A host of it.
+        runs_dir: Where runs are kept; relative to the repository root.
+        run_dir: The run's own folder, where a caller has made it already.
+
+    Raises:
+        UsageError: A parameter is missing or no text, or there is no such inventory or host.
+        RefusedError: The recipe does not run there, or something is not pinned.
+    """
+    _text("inventory", inventory)
+    _text("host", host)
+    started = dt.datetime.now(dt.UTC)
+    chosen = inventories.load(inventory).host(host)
+    resolved = deployment.from_variables(host, chosen.variables, repository_root())
+    if run_dir is not None:
+        folder = Path(_text("run_dir", run_dir)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = new_folder(repository_root() / _text("runs_dir", runs_dir), host, resolved.recipe)
+    return Run(notebook, folder, chosen, resolved, started)
+
+
+def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
+    """Make and return a folder that no other run has."""
+    stamp = (now or dt.datetime.now(dt.UTC)).strftime("%Y%m%dT%H%M%SZ")
+    name = re.sub(r"[^\w.+-]", "_", f"{stamp}-{host}-{recipe}")
+    for attempt in range(1, 1000):
+        folder = runs_dir / (name if attempt == 1 else f"{name}-{attempt}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise RoostError(f"{folder}: cannot be made", why=str(error.strerror)) from None
+        return folder
+    raise RoostError(f"{runs_dir}: a thousand runs in one second")
+
+
+def read(folder: Path) -> Result:
+    """The result of a finished run.
+
+    Raises:
+        RoostError: There is none, or it is not one.
+    """
+    try:
+        return Result.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RoostError(f"{folder}: no finished run", why=str(error.strerror)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RoostError(f"{folder / RESULT}: {where}: {first['msg']}") from None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or the one before."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+        # mkstemp makes files for the owner alone; a report is for everyone who may read the folder.
+        mask = os.umask(0)
+        os.umask(mask)
+        temporary.chmod(0o666 & ~mask)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _text(name: str, value: Any) -> str:
+    if value is ... or value is None or value == "":
+        raise UsageError(f"parameter {name} is not set", fix=f"papermill … -p {name} VALUE")
+    if not isinstance(value, str | os.PathLike):
+        raise UsageError(
+            f"parameter {name} is {value!r}, which is no text",
+            why="papermill's -p turns what looks like a number into one",
+            fix=f"pass it raw: -r {name} VALUE",
+        )
+    return str(value)
+
+
+def _pins(resolved: Deployment) -> Pins:
+    names = [f"{weights.repo}@{weights.revision}" for weights in resolved.weights]
+    return Pins(
+        file=resolved.lock_file,
+        image=resolved.spec.image,
+        model=names[0],
+        drafter=names[1] if len(names) > 1 else None,
+    )
