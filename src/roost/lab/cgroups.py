@@ -79,9 +79,30 @@ def joining(groups: Sequence[Path], argv: Sequence[str]) -> list[str]:
 
 
 def find(lab: str, host: str | None = None) -> list[Path]:
-    """The groups of one host, or of all hosts of a lab, wherever they were made."""
-    pattern = _prefix(lab) + ("*" if host is None else host)
-    return sorted(path for path in _ROOT.rglob(pattern) if path.is_dir())
+    """The groups of one host, or of all hosts of a lab, wherever they were made.
+
+    Those that systemd made for nspawn are named alike, with the ending of a scope.
+    """
+    name = _prefix(lab) + ("*" if host is None else host)
+    patterns = {name, f"{name}.scope"}
+    return sorted({path for pattern in patterns for path in _ROOT.rglob(pattern) if path.is_dir()})
+
+
+def members(lab: str, host: str) -> set[int]:
+    """PIDs of everything that runs in a host's groups, its nspawn included."""
+    pids: set[int] = set()
+    for top in find(lab, host):
+        for file in (top / "cgroup.procs", *top.rglob("cgroup.procs")):
+            with contextlib.suppress(OSError):
+                # 0 is a process that this PID namespace does not show.
+                pids |= {int(pid) for pid in file.read_text().split() if pid != "0"}
+    return pids
+
+
+def hosts(lab: str) -> set[str]:
+    """Names of the hosts of a lab that have groups."""
+    names = (path.name.removeprefix(_prefix(lab)) for path in find(lab))
+    return {name.removesuffix(".scope") for name in names}
 
 
 def remove(lab: str, host: str | None = None, *, seconds: float = 5.0) -> None:

@@ -35,6 +35,9 @@ SUDO_PASSWORD = "roost-lab-ops"  # noqa: S105  # on purpose no secret: it opens 
 
 _BOOT_SECONDS = 90.0
 _HALT_SECONDS = 20.0
+_KILL_SECONDS = 30.0
+# How long nspawn may tidy up once its container has ended.
+_TIDY_SECONDS = 3.0
 
 # The timers would hold apt's lock at unlucky moments; nobody sits at a console.
 _MASKED_UNITS = (
@@ -235,9 +238,6 @@ class Host:
 
     def remove(self) -> None:
         """End it at once and leave nothing of it."""
-        init = self._init()
-        if init:
-            init.end(first=signal.SIGKILL)
         self._bury()
         mounts.unmount_below(self.folder)
         mounts.remove_tree(self.folder)
@@ -246,35 +246,11 @@ class Host:
 
     def _bury(self) -> None:
         """Take away what an ended (or half-started) host leaves, except for its disk."""
-        supervisor = processes.recorded(self._pid_file)
-        if supervisor and not processes.wait_gone([supervisor], 5.0):
-            supervisor.end()
-        for orphan in processes.in_network_namespace(self._namespace):
-            orphan.end(first=signal.SIGKILL)
-        for orphan in processes.marked(self._marker):
-            orphan.end(first=signal.SIGKILL)
-        self._pid_file.unlink(missing_ok=True)
-        cgroups.remove(self.site.lab, self.name)
+        power_off(self.site.lab, self.site.state, self.name)
         network.delete_link(network.link_name(self.site.lab, self.address))
         mounts.unmount(self._namespace)
         self._namespace.unlink(missing_ok=True)
-        self._remove_nspawn_leftovers()
-
-    def _remove_nspawn_leftovers(self) -> None:
-        """What a killed nspawn leaves in /run: a folder named after the machine, and a lock."""
-        remove_propagation(self.site.lab, self.name)
-        if self._root.is_dir():
-            root = self._root.stat()
-            lock = f"/run/systemd/nspawn/locks/inode-{root.st_dev}:{root.st_ino}"
-            Path(lock).unlink(missing_ok=True)
-
-    @property
-    def _machine(self) -> str:
-        return machine_name(self.site.lab, self.name)
-
-    @property
-    def _marker(self) -> str:
-        return f"{self.site.state}/hosts/{self.name}"
+        self._pid_file.unlink(missing_ok=True)
 
     def _known_layers(self) -> list[Path]:
         """The layers it was made from; none if it is new or they are no longer in the cache."""
@@ -313,7 +289,7 @@ class Host:
 
     def _boot(self) -> None:
         argv = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--console=passive"]
-        argv += [f"--directory={self._root}", f"--machine={self._machine}"]
+        argv += [f"--directory={self._root}", f"--machine={machine_name(self.site.lab, self.name)}"]
         argv += [f"--hostname={self.name}", f"--network-namespace-path={self._namespace}"]
         argv += [f"--bind={self.folder / 'docker'}:/var/lib/docker"]
         # What dockerd and the containers' runtime need, and nspawn withholds from a container.
@@ -327,7 +303,7 @@ class Host:
             argv,
             pid_file=self._pid_file,
             log=self._log,
-            marker=self._marker,
+            marker=str(self.folder),
             env={**os.environ, "SYSTEMD_NSPAWN_API_VFS_WRITABLE": "1"},
         )
 
@@ -418,7 +394,9 @@ class Host:
         network.run([*chroot, "chpasswd"], text_in=f"{SUDO_USER}:{SUDO_PASSWORD}\n")
         self._authorise(home)
         network.run([*chroot, "chown", "-R", f"{SUDO_USER}:", f"/{home}/.ssh"])
-        self._write(f"etc/sudoers.d/{SUDO_USER}", f"{SUDO_USER} ALL=(ALL:ALL) ALL\n", 0o440)
+        # Asked every time: a right password must not cover for a wrong one a minute later.
+        rules = f"Defaults:{SUDO_USER} timestamp_timeout=0\n{SUDO_USER} ALL=(ALL:ALL) ALL\n"
+        self._write(f"etc/sudoers.d/{SUDO_USER}", rules, 0o440)
 
     def _prepare_standins(self) -> None:
         """Play the profile's machine: the only things in a lab that are pretended."""
@@ -458,10 +436,60 @@ def machine_name(lab: str, host: str) -> str:
     return f"roost-lab.{lab}.{host}"
 
 
-def remove_propagation(lab: str, host: str = "*") -> None:
-    """Remove the folder in /run that a killed nspawn leaves (of all hosts if none is named)."""
-    for folder in Path("/run/systemd/nspawn/propagate").glob(machine_name(lab, host)):
-        shutil.rmtree(folder)
+def power_off(lab: str, state: Path, host: str) -> None:
+    """End everything that runs of a host, and undo what its nspawn would have; at once.
+
+    Needs no record. nspawn tidies up after itself when its container ends, so that goes first;
+    a killed or half-started one is ended too, and tidied up after.
+
+    Raises:
+        RoostError: Something does not end.
+    """
+    folder = state / "hosts" / host
+    deadline = time.monotonic() + _KILL_SECONDS
+    tidy_until = time.monotonic() + _TIDY_SECONDS
+    while running := _running(lab, folder, host):
+        inits = [one for one in running if processes.is_init_of_container(one)]
+        supervisors = processes.marked(str(folder))
+        if inits:
+            # The end of a host's PID 1 is the end of all its processes.
+            victims = inits
+        elif supervisors and time.monotonic() < tidy_until:
+            victims = []
+        else:
+            victims = running
+        for victim in victims:
+            victim.end(first=signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise RoostError(
+                f"host {host} of lab {lab} cannot be ended",
+                why=f"process {running[0].pid} does not die",
+            )
+        time.sleep(0.01)
+    cgroups.remove(lab, host)
+    propagation = Path("/run/systemd/nspawn/propagate") / machine_name(lab, host)
+    if propagation.exists():
+        shutil.rmtree(propagation)
+    root = folder / "root"
+    if root.is_dir():
+        lock = f"inode-{root.stat().st_dev}:{root.stat().st_ino}"
+        (Path("/run/systemd/nspawn/locks") / lock).unlink(missing_ok=True)
+
+
+def _running(lab: str, folder: Path, host: str) -> list[processes.Process]:
+    """All processes of a host: its nspawn, what is in its network, what is in its groups."""
+    grouped = (processes.identify(pid) for pid in cgroups.members(lab, host))
+    found = {one for one in grouped if one is not None}
+    found |= set(processes.in_network_namespace(folder / "netns"))
+    found |= set(processes.marked(str(folder)))
+    return sorted(found, key=lambda one: one.pid)
+
+
+def known_to_kernel(lab: str) -> set[str]:
+    """Names of hosts of a lab that left something outside of its state directory."""
+    prefix = machine_name(lab, "")
+    left = Path("/run/systemd/nspawn/propagate").glob(f"{prefix}*")
+    return cgroups.hosts(lab) | {path.name.removeprefix(prefix) for path in left}
 
 
 def user_key(state: Path) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from roost.errors import RoostError, UsageError
-from roost.lab import cgroups, controller, mounts, network, paths, processes, profiles, services
+from roost.lab import controller, mounts, network, paths, processes, profiles, services
 from roost.lab.controller import Say
 from roost.lab.hosts import (
     Host,
@@ -27,8 +26,9 @@ from roost.lab.hosts import (
     Site,
     State,
     host_key,
+    known_to_kernel,
     make_key,
-    remove_propagation,
+    power_off,
     user_key,
 )
 
@@ -417,43 +417,26 @@ class Lab:
 
     def _down(self, say: Say) -> bool:
         """Take down whatever there is; asks the kernel what that is, not the record."""
-        found = False
-        for namespace in sorted(self.state.glob("hosts/*/netns")):
-            for process in processes.in_network_namespace(namespace):
-                # The end of a host's PID 1 is the end of all its processes.
-                if processes.is_init_of_container(process):
-                    say(f"{namespace.parent.name}: switched off")
-                    process.end(first=signal.SIGKILL)
-            for process in processes.in_network_namespace(namespace):
-                process.end(first=signal.SIGKILL)
-        started = processes.marked(str(self.state))
-        for process in started:
+        folders = self.state.glob("hosts/*")
+        names = {folder.name for folder in folders} | known_to_kernel(self.name)
+        for name in sorted(names):
+            power_off(self.name, self.state, name)
+            say(f"{name}: off")
+        servers = processes.marked(str(self.state))
+        for process in servers:
             process.end()
-        cgroups.remove(self.name)
-        for link in network.links(self.name):
+        links = network.links(self.name)
+        for link in links:
             network.delete_link(link)
-            found = True
-        remove_propagation(self.name)
-        for lock in self._nspawn_locks():
-            lock.unlink(missing_ok=True)
+        found = bool(names or servers or links or self.state.exists())
         mounts.unmount_below(self.state)
-        if self.state.exists():
-            mounts.remove_tree(self.state)
-            found = True
+        mounts.remove_tree(self.state)
         with contextlib.suppress(OSError):
             # Gone too if no other lab is up.
             self.state.parent.rmdir()
-        if found or started:
+        if found:
             say(f"lab {self.name} is down; what was built stays in {self.cache}")
-        return found or bool(started)
-
-    def _nspawn_locks(self) -> list[Path]:
-        """Locks in /run that a killed nspawn leaves, named after the inode of a host's root."""
-        locks = []
-        for root in self.state.glob("hosts/*/root"):
-            stat = root.stat()
-            locks.append(Path(f"/run/systemd/nspawn/locks/inode-{stat.st_dev}:{stat.st_ino}"))
-        return locks
+        return found
 
 
 def build_rootfs(say: Say) -> Sequence[Path]:

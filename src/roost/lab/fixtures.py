@@ -1,0 +1,101 @@
+"""The lab as pytest fixtures, for everything that needs real hosts.
+
+A plugin: ``pytest_plugins = ["roost.lab.fixtures"]`` in the root conftest.
+
+A test marked ``lab`` asks for ``lab`` and then for the hosts it needs, by what they must be::
+
+    host = lab.host("gb10", driver="570.86")
+
+Hosts are started when first asked for and shared by all tests that ask for the same properties;
+``fresh=True`` gives one that no other test sees. All of it is gone when the session ends.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from roost.errors import RoostError
+from roost.lab import controller
+from roost.lab.hosts import Host, HostSpec
+from roost.lab.lab import Lab, LabSpec, Rootfs
+
+LAB_NAME = "pytest"
+LAB_SUBNET = "10.78.0.0/24"
+
+
+class SharedLab:
+    """The test session's lab: its hub and registry, and hosts on demand."""
+
+    def __init__(self, name: str, subnet: str, rootfs: Rootfs | None = None) -> None:
+        self._spec = LabSpec.model_validate({"name": name, "subnet": subnet, "hosts": ()})
+        self._rootfs = rootfs
+        self._by_properties: dict[HostSpec, str] = {}
+        self.lab = Lab(self._spec, rootfs=rootfs)
+
+    def up(self) -> Lab:
+        """The lab without (more) hosts: hub, registry, bridge."""
+        self.lab.up(_say)
+        return self.lab
+
+    def host(self, profile: str = "cpu", *, fresh: bool = False, **properties: Any) -> Host:
+        """A running host that plays ``profile``; properties are those of ``HostSpec``."""
+        key = HostSpec(name="any", profile=profile, **properties)
+        name = None if fresh else self._by_properties.get(key)
+        if name is None:
+            name = f"h{len(self.lab.hosts) + 1:02}-{profile}"
+            if not fresh:
+                self._by_properties[key] = name
+        spec = key.model_copy(update={"name": name})
+        self.lab = Lab(
+            self._spec.model_copy(update={"hosts": (spec,)}),
+            rootfs=self._rootfs,
+        )
+        self.lab.up(_say)
+        return self.lab.hosts[name]
+
+    def down(self) -> None:
+        """Take it down, with all hosts."""
+        self.lab.down(_say)
+
+
+def _say(line: str) -> None:
+    # Shown by pytest only when the test fails.
+    print(line, file=sys.stderr)
+
+
+def require_lab() -> None:
+    """Skip where no lab can be, with the reason; in CI that is a failure."""
+    try:
+        controller.check_machine()
+        controller.check_tools()
+    except RoostError as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"CI must be able to run the lab: {error}")
+        pytest.skip(f"no lab here: {error}")
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[SharedLab]:
+    """The session's one lab."""
+    require_lab()
+    shared = SharedLab(LAB_NAME, LAB_SUBNET)
+    # What an earlier, killed session left would be shared hosts in an unknown state.
+    shared.down()
+    try:
+        shared.up()
+        yield shared
+    finally:
+        shared.down()
+
+
+@pytest.fixture
+def lab(shared_lab: SharedLab) -> SharedLab:
+    """The session's lab, with hub and registry running whatever the test before did to them."""
+    shared_lab.lab.hub.start()
+    shared_lab.lab.registry.start()
+    return shared_lab
