@@ -161,7 +161,7 @@ def test_missing_packages_are_named_with_the_line_that_installs_them(
     (tmp_path / "ss").touch(mode=0o755)
     with pytest.raises(RoostError) as refused:
         controller.check_tools()
-    packages = "docker-registry mmdebstrap openssh-client skopeo systemd-container umoci"
+    packages = "docker-registry dpkg-dev mmdebstrap openssh-client skopeo systemd-container umoci"
     assert packages.replace(" ", ", ") in refused.value.what
     assert f"apt-get install {packages} " in refused.value.fix
 

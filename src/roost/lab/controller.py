@@ -19,6 +19,7 @@ Say = Callable[[str], None]
 # Tool -> Debian package that has it.
 _TOOLS = {
     "docker-registry": "docker-registry",
+    "dpkg-scanpackages": "dpkg-dev",
     "ip": "iproute2",
     "mmdebstrap": "mmdebstrap",
     "skopeo": "skopeo",
