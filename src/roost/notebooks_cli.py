@@ -81,17 +81,21 @@ def _show(outcome: Outcome) -> None:
         console.print(Text(f"\n{outcome.host}: not verified\n  {outcome.error}", style="red"))
         return
     result = outcome.result
-    table = Table(box=None, pad_edge=False, title_justify="left", title_style="bold")
-    table.title = f"\n{result.host}: {result.recipe} on {result.hardware}, {result.speculation}"
+    console.print()
+    console.print(
+        Text(f"{result.host}: {result.recipe} on {result.hardware}, {result.speculation}", "bold")
+    )
+    table = Table(box=None, pad_edge=False)
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("observed", overflow="fold")
+    table.add_column("observed")
     for check in result.checks:
         mark = Text("ok", style="green") if check.ok else Text("FAILED", style="bold red")
-        observed = check.observed if len(check.observed) <= 100 else check.observed[:99] + "…"
-        shown = Text(observed)
+        # A line each for what is well; what is not is told in full.
+        shown = Text(" ".join(check.observed.split()), no_wrap=check.ok, overflow="ellipsis")
         if not check.ok:
-            shown.append(f"{chr(10) if observed else ''}{check.why}", style="red")
+            shown = Text(f"{check.observed}\n" if check.observed else "")
+            shown.append(check.why, style="red")
         table.add_row(Text(check.id), mark, shown)
     console.print(table)
 

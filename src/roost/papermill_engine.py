@@ -91,7 +91,10 @@ class _ThisInterpreter(KernelSpecManager):
     """
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:  # noqa: ARG002
-        return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict())
+        # The kernel shares our standard error; what it logs there says nothing about the notebook,
+        # whose own errors are in the notebook.
+        quiet = ["--log-level=CRITICAL"]
+        return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict(extra_arguments=quiet))
 
 
 class _Manager(AsyncKernelManager):

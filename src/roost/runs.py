@@ -28,6 +28,8 @@ from roost.root import repository_root
 RESULT = "result.json"
 REPORT = "report.html"
 EXECUTED = "executed.ipynb"
+#: Characters of a value in a summary.
+_SHOWN = 160
 
 
 class ChecksFailed(AssertionError):  # noqa: N818 - names what happened
@@ -76,8 +78,8 @@ class Result(BaseModel):
             return f"{self.host}: all {len(self.checks)} checks passed"
         lines = [f"{self.host}: {len(self.failed)} of {len(self.checks)} checks failed"]
         for check in self.failed:
-            said = f"{check.id}: expected {check.expected}"
-            said += f"; observed {check.observed}" if check.observed else ""
+            said = f"{check.id}: expected {_short(check.expected)}"
+            said += f"; observed {_short(check.observed)}" if check.observed else ""
             lines.append(f"  {said}; {check.why}" if check.why else f"  {said}")
         return "\n".join(lines)
 
@@ -219,6 +221,12 @@ def write_atomically(path: Path, text: str) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _short(text: str) -> str:
+    """For one line among others; the report has all of it."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else f"{flat[: _SHOWN - 1]}…"
 
 
 def _text(name: str, value: Any) -> str:

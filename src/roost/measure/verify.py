@@ -262,13 +262,15 @@ def weights_check(check_id: str, target: Target, weights: Weights) -> Check:
         )
         defect = _size_defect(record["files"], listed.out)
         found = f"{record['repo']}@{record['revision']}"
-        why = "" if found == expected else f"{directory} holds another revision"
+        why = f"{len(record['files'])} files, each as long as recorded"
+        if found != expected:
+            why = f"{directory} holds another revision"
         return Check(
             id=check_id,
             ok=found == expected and not defect,
             expected=expected,
-            observed=f"{found}, {len(record['files'])} files",
-            why=why or defect,
+            observed=found,
+            why=defect or why,
         )
 
     return _attempt(check_id, expected, make)

@@ -1,0 +1,224 @@
+"""Notebooks through the real papermill, against stand-ins of engine and container."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from click.testing import CliRunner
+from tests.unit import stand_in_engine
+from tests.unit.deployments import write_lock
+from tests.unit.stand_in_engine import Container, Engine
+
+from roost import notebooks, notebooks_cli, papermill_engine, runs
+from roost.deployment import from_variables
+from roost.errors import RoostError, UsageError
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """Two hosts of an inventory, both this machine, with everything right."""
+    monkeypatch.chdir(ROOT)
+    write_lock(tmp_path / "lock.yml")
+    with stand_in_engine.serving() as engine:
+        variables = {
+            "ansible_connection": "local",
+            "roost_hardware": "cpu",
+            "roost_recipe": "smollm2-135m",
+            "roost_port": engine.port,
+            "roost_model_dir": str(tmp_path / "models"),
+            "roost_lock_file": str(tmp_path / "lock.yml"),
+        }
+        deployment = from_variables("spark-01", variables, tmp_path)
+        stand_in_engine.write_weights(deployment)
+        Container.of(deployment).install(tmp_path / "bin")
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        inventory = {"all": {"vars": variables, "hosts": {"spark-01": {}, "spark-02": {}}}}
+        (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+        yield engine
+
+
+def parameters(tmp_path: Path) -> dict[str, str]:
+    return {"inventory": str(tmp_path / "hosts.yml"), "host": "spark-01"}
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_run_leaves_result_report_and_evidence(tmp_path: Path) -> None:
+    result = notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
+    assert result.ok
+    assert {item.name for item in (tmp_path / "run").iterdir()} == {
+        "executed.ipynb",
+        "result.json",
+        "report.html",
+        "engine.log",
+        "metrics_before.txt",
+        "metrics_after.txt",
+    }
+    executed = nbformat.read(tmp_path / "run" / "executed.ipynb", as_version=4)
+    shown = json.dumps(executed.cells[-4].outputs)
+    assert "answer_capital" in shown
+    assert "FAILED" not in shown
+
+
+def test_a_failed_check_fails_the_notebook_but_has_a_result(engine: Engine, tmp_path: Path) -> None:
+    engine.answers["capital of France"] = "<b>La la</b>"
+    result = notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
+    assert [check.id for check in result.failed] == ["answer_capital"]
+    executed = nbformat.read(tmp_path / "run" / "executed.ipynb", as_version=4)
+    error = executed.cells[-1].outputs[0]
+    assert error.ename == "ChecksFailed"
+    assert error.traceback == [result.summary()]
+    assert "<b>La" not in executed.cells[-4].outputs[0].data["text/html"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"hots": "x"},
+            "no parameter 'hots', did you mean host?; inventory and host must be given",
+        ),
+        ({"inventory": "x"}, "verify.ipynb: host must be given"),
+        ({"inventory": "x", "host": "y", "zebra": 1}, "no parameter 'zebra'"),
+    ],
+)
+def test_wrong_parameters_are_refused_before_a_kernel_starts(
+    given: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        notebooks.execute("verify", given, tmp_path / "run")
+    assert message in str(caught.value)
+    assert "inventory (required), host (required), runs_dir, run_dir" in caught.value.fix
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_notebook_that_breaks_says_why_and_where(tmp_path: Path) -> None:
+    given = {**parameters(tmp_path), "host": "spark-1"}
+    with pytest.raises(RoostError, match=r"no host 'spark-1'[\s\S]*spark-01") as caught:
+        notebooks.execute("verify", given, tmp_path / "run")
+    assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
+    with pytest.raises(UsageError, match="no notebook 'verfy'"):
+        notebooks.execute("verfy", {}, tmp_path)
+
+
+def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> None:
+    inventory = str(tmp_path / "hosts.yml")
+    runner = CliRunner()
+    done = runner.invoke(notebooks_cli.verify, ["-i", inventory, "--runs", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("answer_capital") == 2
+    folders = sorted((tmp_path / "runs").iterdir())
+    assert [folder.name.split("-", 1)[1] for folder in folders] == [
+        "spark-01-smollm2-135m",
+        "spark-02-smollm2-135m",
+    ]
+    for folder in folders:
+        assert str(folder / "report.html") in done.output
+        assert runs.read(folder).ok
+
+    engine.answers["2+2"] = "2+2 is 5."
+    done = runner.invoke(
+        notebooks_cli.verify,
+        ["-i", inventory, "--host", "spark-02", "--json", "--runs", str(tmp_path / "more")],
+    )
+    assert done.exit_code == 1
+    (only,) = json.loads(done.output)
+    assert (only["host"], only["ok"], only["error"]) == ("spark-02", False, None)
+    assert [check["id"] for check in only["result"]["checks"] if not check["ok"]] == ["answer_sum"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_unknown_host_or_inventory_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for arguments, message in (
+        (["-i", str(tmp_path / "hosts.yml"), "--host", "spark-1"], "did you mean spark-01"),
+        (["-i", "inventory/nowhere"], "no such inventory"),
+        (["-i", str(tmp_path / "hosts.yml"), "--limit", "zzz"], "no host matches 'zzz'"),
+    ):
+        done = CliRunner().invoke(
+            notebooks_cli.verify, [*arguments, "--runs", str(tmp_path / "runs")]
+        )
+        assert isinstance(done.exception, UsageError)
+        assert message in str(done.exception)
+    assert not (tmp_path / "runs").exists()
+
+
+def papermill(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("papermill")
+    return subprocess.run(
+        [program, "--no-progress-bar", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_plain_papermill_is_as_strict(engine: Engine, tmp_path: Path) -> None:
+    out = str(tmp_path / "out.ipynb")
+    inventory = str(tmp_path / "hosts.yml")
+    ask = ("notebooks/verify.ipynb", out, "-p", "runs_dir", str(tmp_path / "runs"))
+    done = papermill(*ask, "-p", "inventory", inventory, "-p", "host", "spark-01")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+    done = papermill(*ask, "-p", "inventory", inventory, "-p", "hosts", "spark-01")
+    assert done.returncode == 2
+    assert "no parameter 'hosts', did you mean host?; host must be given" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Executing notebook with kernel" not in done.stderr
+
+    engine.answers["2+2"] = "2+2 is 5."
+    done = papermill(*ask, "-p", "inventory", inventory, "-p", "host", "spark-01")
+    assert done.returncode == 1
+    assert "answer_sum: expected an answer that says 4; observed 2+2 is 5." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_kernel_is_this_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = {"argv": ["/bin/false"], "display_name": "elsewhere", "language": "python"}
+    folder = tmp_path / "jupyter" / "kernels" / "python3"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    assert notebooks.execute("verify", parameters(tmp_path), tmp_path / "run").ok
+
+
+def test_other_notebooks_are_left_to_papermill(tmp_path: Path) -> None:
+    cells = [
+        nbformat.v4.new_code_cell("x = ...", metadata={"tags": ["parameters"]}),
+        nbformat.v4.new_code_cell("print(y)"),
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    nbformat.write(
+        nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel}),
+        tmp_path / "other.ipynb",
+    )
+    done = papermill(str(tmp_path / "other.ipynb"), str(tmp_path / "out.ipynb"), "-p", "y", "2")
+    assert done.returncode == 0, done.stderr
+    assert "Passed unknown parameter: y" in done.stderr
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_committed_notebooks_are_clean(path: Path) -> None:
+    nb = nbformat.read(path, as_version=4)
+    nbformat.validate(nb)
+    assert "roost" in nb.metadata
+    assert [cell for cell in nb.cells if "parameters" in cell.metadata.get("tags", [])]
+    for cell in nb.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+            # Thin: what is worth testing is in the package.
+            assert len(cell.source.splitlines()) <= 8

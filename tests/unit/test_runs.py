@@ -1,0 +1,114 @@
+"""A run's folder and result."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.deployments import deployment
+
+from roost import runs
+from roost.errors import RoostError, UsageError
+from roost.inventory import Connection, Host
+from roost.measure.verify import Check, Evidence, Figure
+
+NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
+
+
+def run(folder: Path) -> runs.Run:
+    host = Host("spark-01", {}, Connection("10.0.0.1"))
+    return runs.Run("verify", folder, host, deployment(folder), NOW)
+
+
+def evidence(*, ok: bool = True) -> Evidence:
+    return Evidence(
+        checks=[
+            Check(id="health", ok=True, expected="200", observed="200"),
+            Check(id="answer_sum", ok=ok, expected="4", observed="5 " * 200, why="wrong"),
+        ],
+        figures={"x": Figure(title="X", value=1.5, unit="ms", source="one request")},
+        artefacts={"engine.log": "ready\n"},
+    )
+
+
+def test_folders_are_named_by_time_host_and_recipe_and_never_shared(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda _: runs.new_folder(tmp_path, "a/b", "r-1", NOW), range(24)))
+    assert len(set(made)) == 24
+    assert sorted(item.name for item in made)[0] == "20261129T160005Z-a_b-r-1"
+
+
+def test_finish_writes_everything_and_reads_back(tmp_path: Path) -> None:
+    result = run(tmp_path).finish(evidence())
+    assert runs.read(tmp_path) == result
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert data["ok"] is True
+    assert (data["recipe"], data["host"], data["hardware"]) == ("smollm2-135m", "spark-01", "cpu")
+    assert data["speculation"] == "dflash"
+    assert data["started"] == "2026-11-29T16:00:05Z"
+    assert data["lock"]["image"].endswith("@sha256:" + "5" * 64)
+    assert data["lock"]["drafter"] == "roost-lab/SmolLM2-135M-DFlash@" + "4" * 40
+    assert data["figures"]["x"] == {
+        "title": "X",
+        "value": 1.5,
+        "unit": "ms",
+        "source": "one request",
+    }
+    assert (tmp_path / "engine.log").read_text() == "ready\n"
+    names = {item.name for item in tmp_path.iterdir()} - {"roost.lock.yml"}
+    assert names == {"engine.log", "report.html", "result.json"}
+    result.require()
+
+
+def test_a_failed_check_fails_the_run_in_words(tmp_path: Path) -> None:
+    result = run(tmp_path).finish(evidence(ok=False))
+    with pytest.raises(runs.ChecksFailed) as caught:
+        result.require()
+    first, second = str(caught.value).splitlines()
+    assert first == "spark-01: 1 of 2 checks failed"
+    assert second.startswith("  answer_sum: expected 4; observed 5 5 ")
+    assert second.endswith("…; wrong")
+    assert len(second) < 300
+
+
+def test_a_run_without_checks_has_not_passed(tmp_path: Path) -> None:
+    assert not run(tmp_path).finish(Evidence()).ok
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    runs.write_atomically(path, "old")
+    assert stat.S_IMODE(path.stat().st_mode) & 0o400
+    with pytest.raises(UnicodeEncodeError):
+        runs.write_atomically(path, "new\ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"inventory": ...}, "parameter inventory is not set"),
+        ({"host": None}, "parameter host is not set"),
+        ({"host": ""}, "parameter host is not set"),
+        ({"host": 7}, "parameter host is 7, which is no text[\\s\\S]*-r host"),
+        ({}, "no such inventory: nowhere"),
+    ],
+)
+def test_wrong_parameters(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"inventory": "nowhere", "host": "spark-01", **change}
+    with pytest.raises(UsageError, match=message):
+        runs.start("verify", **given)
+
+
+def test_reading_what_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(RoostError, match="no finished run"):
+        runs.read(tmp_path)
+    (tmp_path / "result.json").write_text('{"ok": true}')
+    with pytest.raises(RoostError, match=r"result\.json: notebook: Field required"):
+        runs.read(tmp_path)
