@@ -12,14 +12,15 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 import yaml
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from roost.errors import RoostError, UsageError
-from roost.lab import hubstore, network, paths, processes
-from roost.lab.fixtures import SharedLab, require_lab
+from roost.lab import hubstore, network, paths, processes, registry
+from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import SUDO_PASSWORD, SUDO_USER, Host, HostSpec
 from roost.lab.lab import Lab, LabSpec
 
@@ -48,9 +49,8 @@ Left = Callable[[str, Path], list[str]]
 
 
 @pytest.fixture
-def own() -> Iterator[Lab]:
+def own(lab_turn: None) -> Iterator[Lab]:  # noqa: ARG001  # for its order
     """A lab of two hosts that is down, and is down again afterwards."""
-    require_lab()
     lab = make(HostSpec(name="one"), HostSpec(name="two"))
     lab.down(quiet)
     yield lab
@@ -302,6 +302,18 @@ def test_an_image_goes_through_the_registry_by_digest(lab: SharedLab) -> None:
         subprocess.run(
             ["rm", "-rf", str(paths.registry_storage(lab.lab.cache) / place)], check=True
         )
+
+
+def test_a_registry_for_a_while(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+        taken = f"no registry can listen on 127.0.0.1:{port}, it is taken"
+        with pytest.raises(RoostError, match=taken), registry.serve(tmp_path, "127.0.0.1", port):
+            pass
+    with registry.serve(tmp_path, "127.0.0.1", port) as place:
+        assert httpx.get(f"http://{place}/v2/_catalog").json() == {"repositories": []}
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://127.0.0.1:{port}/v2/")
 
 
 def import_tiny(host: Host, reference: str) -> None:

@@ -111,16 +111,20 @@ def _no_service_starts() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def turn(say: Say) -> Iterator[None]:
+def turn(
+    say: Say,
+    busy: str = "another lab is being brought up or taken down",
+    lock: Path = _LOCK,
+) -> Iterator[None]:
     """Wait for our turn: labs of one machine are brought up and taken down one at a time.
 
     The kernel gives the lock back when its holder ends, however it ends.
     """
-    _LOCK.parent.mkdir(parents=True, exist_ok=True)
-    with _LOCK.open("a") as file:
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("another lab is being brought up or taken down; waiting for it")
+            say(f"{busy}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

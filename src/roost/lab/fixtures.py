@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from roost.lab.lab import Lab, LabSpec, Rootfs
 
 LAB_NAME = "pytest"
 LAB_SUBNET = "10.78.0.0/24"
+
+_SESSION_LOCK = Path("/run/lock/roost-lab-tests.lock")
 
 
 class SharedLab:
@@ -80,9 +83,16 @@ def require_lab() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_lab() -> Iterator[SharedLab]:
-    """The session's one lab."""
+def lab_turn() -> Iterator[None]:
+    """This machine's turn to test labs: sessions wait for each other, whoever started them."""
     require_lab()
+    with controller.turn(_say, "another test session is using its lab", _SESSION_LOCK):
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_lab(lab_turn: None) -> Iterator[SharedLab]:  # noqa: ARG001  # for its order
+    """The session's one lab."""
     shared = SharedLab(LAB_NAME, LAB_SUBNET)
     # What an earlier, killed session left would be shared hosts in an unknown state.
     shared.down()

@@ -6,6 +6,7 @@ as an image is pushed; a lab starts :func:`command` as a process of its own.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 import httpx
 
 from roost.errors import RoostError
-from roost.lab import processes
+from roost.lab import network, processes
 
 _START_SECONDS = 10.0
 
@@ -85,6 +86,9 @@ def serve(storage: Path, address: str, port: int) -> Iterator[str]:
     Raises:
         RoostError: It does not start (port taken, not installed).
     """
+    user = network.port_user(ipaddress.IPv4Address(address), port)
+    if user:
+        raise RoostError(f"no registry can listen on {address}:{port}, it is taken: {user}")
     storage.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roost-registry-") as scratch:
         config, log = Path(scratch) / "config.json", Path(scratch) / "log"
@@ -100,10 +104,6 @@ def serve(storage: Path, address: str, port: int) -> Iterator[str]:
             ) from None
         try:
             wait(address, port, log)
-            if child.poll() is not None:
-                raise RoostError(
-                    f"another registry answers at {address}:{port}", why=processes.tail(log)
-                )
             yield f"{address}:{port}"
         finally:
             child.terminate()
