@@ -51,6 +51,8 @@ class Connection:
     user: str | None = None
     key_file: Path | None = None
     known_hosts: tuple[Path, ...] = ()
+    global_known_hosts: tuple[Path, ...] | None = None
+    identities_only: bool | None = None
     proxy_jump: str | None = None
     proxy_command: str | None = None
     config_file: Path | None = None
@@ -282,7 +284,9 @@ def _connection(name: str, ssh: Mapping[str, Any], kind: str) -> Connection:
         port=int(port) if port else None,
         user=str(ssh.get("remote_user") or said.get("user") or "") or None,
         key_file=_expand(str(key)) if key else None,
-        known_hosts=tuple(_expand(item) for item in said.get("userknownhostsfile", "").split()),
+        known_hosts=_paths(said.get("userknownhostsfile")),
+        global_known_hosts=_paths(said.get("globalknownhostsfile")) or None,
+        identities_only=_yes(said.get("identitiesonly")),
         proxy_jump=_unless_none(said.get("proxyjump")),
         proxy_command=_unless_none(said.get("proxycommand")),
         config_file=_expand(said["configfile"]) if "configfile" in said else None,
@@ -317,6 +321,14 @@ def _ssh_options(words: Sequence[str]) -> dict[str, str]:
 
 def _unless_none(value: str | None) -> str | None:
     return None if value is None or value.lower() == "none" else value
+
+
+def _yes(value: str | None) -> bool | None:
+    return None if value is None else value.lower() in {"yes", "true"}
+
+
+def _paths(value: str | None) -> tuple[Path, ...]:
+    return tuple(_expand(item) for item in (value or "").split())
 
 
 def _expand(path: str) -> Path:

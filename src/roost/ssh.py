@@ -317,8 +317,9 @@ class _Hop:
     user: str
     key_files: tuple[str, ...]
     known_hosts: tuple[Path, ...]
+    global_known_hosts: tuple[Path, ...]
     password: str | None = field(repr=False)
-    agent: bool
+    identities_only: bool
 
     @property
     def key_name(self) -> str:
@@ -360,18 +361,25 @@ def _hop(connection: Connection, said: paramiko.SSHConfigDict) -> _Hop:
     for key in keys:
         if not Path(key).is_file():
             raise SshError(f"no private key {key}", fix="correct ansible_ssh_private_key_file")
-    files = connection.known_hosts or tuple(
-        Path(item).expanduser() for item in said.get("userknownhostsfile", "").split()
-    )
+    only = connection.identities_only
     return _Hop(
         address=said.get("hostname", connection.address),
         port=connection.port or int(said.get("port", _SSH_PORT)),
         user=connection.user or said.get("user") or getpass.getuser(),
         key_files=(*keys, *(key for key in said.get("identityfile", []) if Path(key).is_file())),
-        known_hosts=files or (Path.home() / ".ssh" / "known_hosts",),
+        known_hosts=connection.known_hosts
+        or _files(said.get("userknownhostsfile"))
+        or (Path.home() / ".ssh" / "known_hosts",),
+        global_known_hosts=connection.global_known_hosts
+        or _files(said.get("globalknownhostsfile"))
+        or (Path("/etc/ssh/ssh_known_hosts"),),
         password=connection.password,
-        agent=said.get("identitiesonly", "no") != "yes",
+        identities_only=said.get("identitiesonly") == "yes" if only is None else only,
     )
+
+
+def _files(value: str | None) -> tuple[Path, ...]:
+    return tuple(Path(item).expanduser() for item in (value or "").split())
 
 
 def _through(
@@ -451,7 +459,7 @@ def _login(
 ) -> paramiko.SSHClient:
     client = paramiko.SSHClient()
     client.set_missing_host_key_policy(paramiko.RejectPolicy())
-    for file in (*hop.known_hosts, Path("/etc/ssh/ssh_known_hosts")):
+    for file in (*hop.known_hosts, *hop.global_known_hosts):
         if file.is_file():
             client.load_system_host_keys(str(file))
     stack.callback(client.close)
@@ -466,8 +474,8 @@ def _login(
             banner_timeout=CONNECT_TIMEOUT_S,
             auth_timeout=CONNECT_TIMEOUT_S,
             channel_timeout=CONNECT_TIMEOUT_S,
-            allow_agent=hop.agent,
-            look_for_keys=hop.agent,
+            allow_agent=not hop.identities_only,
+            look_for_keys=not (hop.identities_only and hop.key_files),
             sock=sock,
         )
     except (paramiko.SSHException, OSError, EOFError) as error:
@@ -527,7 +535,7 @@ _UP = "is the machine up, and are ansible_host and ansible_port right?"
 
 
 def _file_knowing(hop: _Hop) -> Path:
-    for file in hop.known_hosts:
+    for file in (*hop.known_hosts, *hop.global_known_hosts):
         if file.is_file() and paramiko.HostKeys(str(file)).lookup(hop.key_name):
             return file
     return hop.known_hosts[0]

@@ -19,7 +19,8 @@ all:
     ansible_user: ops
     ansible_ssh_private_key_file: "{{ inventory_dir }}/key"
     ansible_ssh_common_args: >-
-      -o UserKnownHostsFile={{ inventory_dir }}/known_hosts -J jump@bastion.{{ domain }}:2222
+      -o UserKnownHostsFile={{ inventory_dir }}/known_hosts -o IdentitiesOnly=yes
+      -o GlobalKnownHostsFile=/dev/null -J jump@bastion.{{ domain }}:2222
   hosts:
     spark-01: {ansible_host: 10.0.0.1, ansible_port: 2201, roost_port: "{{ 8000 + 1 }}"}
     spark-02: {roost_settings: {max_num_seqs: 2}, unrelated: "{{ nowhere }}"}
@@ -58,6 +59,8 @@ def test_connection_is_what_ansible_would_use(site: Path, monkeypatch: pytest.Mo
         user="ops",
         key_file=site / "key",
         known_hosts=(site / "known_hosts",),
+        global_known_hosts=(Path("/dev/null"),),
+        identities_only=True,
         proxy_jump="jump@bastion.example:2222",
         proxy_command="nc -X 5 %h %p",
     )

@@ -17,7 +17,7 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
-from roost import notebooks, notebooks_cli, papermill_engine, runs
+from roost import notebooks, notebooks_cli, runs
 from roost.deployment import from_variables
 from roost.errors import RoostError, UsageError
 
