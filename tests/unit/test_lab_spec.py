@@ -166,6 +166,45 @@ def test_missing_packages_are_named_with_the_line_that_installs_them(
     assert f"apt-get install {packages} " in refused.value.fix
 
 
+@pytest.fixture
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An apt-get that only notes what it is asked and what the policy was; gives the note."""
+    note = tmp_path / "note"
+    policy = tmp_path / "policy-rc.d"
+    fake = tmp_path / "bin" / "apt-get"
+    fake.parent.mkdir()
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {note}\n/bin/cat {policy} >> {note}\n')
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", str(fake.parent))
+    monkeypatch.setattr(controller, "_POLICY", policy)
+    monkeypatch.setattr("roost.lab.cgroups.managed_by_systemd", lambda: False)
+    return note
+
+
+def test_installing_starts_no_service(apt: Path) -> None:
+    controller.install_tools(lambda _: None)
+    asked = apt.read_text()
+    assert "install --no-install-recommends docker-registry dpkg-dev iproute2" in asked
+    assert asked.count("exit 101") == 2
+    assert not (apt.parent / "policy-rc.d").exists()
+
+
+def test_a_policy_of_the_machine_is_kept(apt: Path) -> None:
+    policy = apt.parent / "policy-rc.d"
+    policy.write_text("#!/bin/sh\nexit 0\n")
+    controller.install_tools(lambda _: None)
+    assert policy.read_text() == "#!/bin/sh\nexit 0\n"
+
+
+def test_a_failed_install_is_one_message_and_leaves_no_policy(apt: Path) -> None:
+    fake = apt.parent / "bin" / "apt-get"
+    fake.write_text("#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n")
+    with pytest.raises(RoostError, match="`apt-get -qq update` failed") as refused:
+        controller.install_tools(lambda _: None)
+    assert refused.value.why == "E: Unable to locate package"
+    assert not (apt.parent / "policy-rc.d").exists()
+
+
 def test_a_foreign_interface_and_a_foreign_route_are_conflicts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

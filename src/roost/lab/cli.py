@@ -190,11 +190,12 @@ def _terminable() -> Iterator[None]:
 def _show(seen: LabStatus, shown: Lab) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("host", "address", "profile", "state", "log in"):
-        table.add_column(heading, overflow="fold")
+        table.add_column(heading, no_wrap=True)
     for host in seen.hosts:
         login = " ".join(shown.ssh_command(host.name))
         table.add_row(host.name, host.address, host.profile, host.state, login)
-    console = Console(soft_wrap=True)
+    # As wide as it is: a command that is cut or folded cannot be pasted.
+    console = Console(width=240, soft_wrap=True)
     console.print(table)
     for service, place, running in (
         ("hub", seen.hub, seen.hub_running),

@@ -31,6 +31,7 @@ _TOOLS = {
 }
 
 _POLICY = Path("/usr/sbin/policy-rc.d")
+_POLICY_TEXT = "#!/bin/sh\n# roost lab: while its tools are installed\nexit 101\n"
 
 # One lock for all labs of a machine: names of interfaces and the cache are shared by all.
 _LOCK = Path("/run/lock/roost-lab.lock")
@@ -92,17 +93,18 @@ def install_tools(say: Say) -> None:
                 words = (done.stderr or done.stdout).strip().splitlines()
                 raise RoostError(f"`{' '.join(argv)}` failed", why="\n".join(words[-3:]))
     if "docker-registry" in missing and cgroups.managed_by_systemd():
-        # Nor at the next boot.
-        subprocess.run(["systemctl", "-q", "disable", "docker-registry"], check=False)
+        # Nor at the next boot; nor now, if a policy of this machine's own let it start.
+        subprocess.run(["systemctl", "-q", "disable", "--now", "docker-registry"], check=False)
 
 
 @contextlib.contextmanager
 def _no_service_starts() -> Iterator[None]:
     """invoke-rc.d asks this script before it starts anything; 101 forbids it."""
-    if _POLICY.exists():
+    # Ours if it was left by an install that was killed; another one is the machine's own.
+    if _POLICY.exists() and _POLICY.read_text() != _POLICY_TEXT:
         yield
         return
-    _POLICY.write_text("#!/bin/sh\n# roost lab: while its tools are installed\nexit 101\n")
+    _POLICY.write_text(_POLICY_TEXT)
     try:
         _POLICY.chmod(0o755)
         yield

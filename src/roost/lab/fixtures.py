@@ -16,7 +16,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -24,6 +24,9 @@ from roost.errors import RoostError
 from roost.lab import controller
 from roost.lab.hosts import Host, HostSpec
 from roost.lab.lab import Lab, LabSpec, Rootfs
+
+if TYPE_CHECKING:
+    from roost.lab.build import Artefacts
 
 LAB_NAME = "pytest"
 LAB_SUBNET = "10.78.0.0/24"
@@ -109,3 +112,11 @@ def lab(shared_lab: SharedLab) -> SharedLab:
     shared_lab.lab.hub.start()
     shared_lab.lab.registry.start()
     return shared_lab
+
+
+@pytest.fixture(scope="session")
+def artefacts(shared_lab: SharedLab) -> Artefacts:
+    """Everything that a lab serves (image, model, drafter), built if the cache lacks it."""
+    from roost.lab import build
+
+    return build.build_all(shared_lab.lab.cache, _say)
