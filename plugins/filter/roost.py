@@ -61,7 +61,7 @@ def roost_preflight(
     image: Mapping[str, Any],
     registry: Mapping[str, Any],
     check_mode: bool,
-) -> dict[str, list[str]]:
+) -> dict[str, str]:
     """Everything that speaks against deploying, from what was asked of host, hub and registry.
 
     Args:
@@ -73,13 +73,13 @@ def roost_preflight(
         check_mode: Then nothing is fetched, and an outage is worth a warning only.
 
     Returns:
-        ``{error, warning, info}``: texts by severity.
+        ``{error, warning, info}``: one text for each severity, empty where there is nothing.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
-        return {"error": [str(error)], "warning": [], "info": []}
+        return {"error": str(error), "warning": "", "info": ""}
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -96,7 +96,7 @@ def roost_preflight(
         *_registry(registry, wanted.spec.image, check_mode),
     ]
     return {
-        severity: [finding.text() for finding in findings if finding.severity == severity]
+        severity: "\n".join(found.text() for found in findings if found.severity == severity)
         for severity in ("error", "warning", "info")
     }
 
@@ -155,7 +155,8 @@ def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
         given: The deployment.
 
     Returns:
-        ``{wrong, answers}``: what was answered wrongly, and every question with its answer.
+        ``{wrong, answers}``: a text about what was answered wrongly (empty if nothing was), and a
+        line for every question with its answer.
     """
     questions = _deployment(given).gate.questions
     wrong, answers = [], []
@@ -167,7 +168,7 @@ def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
                 f"{verdict.id}: asked {question.prompt!r}, the answer was {verdict.observed!r}\n"
                 f"  wants: {verdict.expected}\n  why: {verdict.why}"
             )
-    return {"wrong": wrong, "answers": answers}
+    return {"wrong": "\n".join(wrong), "answers": answers}
 
 
 def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,10 +61,6 @@ seconds:
   description: Seconds since the container was started, when the engine was found healthy.
   returned: always
   type: float
-log:
-  description: The last lines of the log.
-  returned: failure
-  type: str
 """
 
 
@@ -147,7 +143,6 @@ def main() -> None:
             module.fail_json(
                 msg=f"The engine in {container} ended{code}{killed} before it was healthy. The "
                 f"last lines of its log:\n{log}",
-                log=log,
                 seconds=round(time.monotonic() - begun, 1),
             )
         if healthy(url):
@@ -158,12 +153,11 @@ def main() -> None:
                 msg=f"The engine in {container} runs, but {url} did not answer 200 within "
                 f"{module.params['timeout']} s (roost_ready_timeout). The last lines of its log:\n"
                 f"{log}",
-                log=log,
                 seconds=round(time.monotonic() - begun, 1),
             )
         time.sleep(INTERVAL)
         state = state_of(container)
-    module.fail_json(msg=f"There is no container {container} (any more).", log="")
+    module.fail_json(msg=f"There is no container {container} (any more).")
 
 
 if __name__ == "__main__":

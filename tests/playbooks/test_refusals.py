@@ -144,9 +144,7 @@ def test_a_taken_port(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
     assert "set roost_port" in message
 
 
-def test_a_disk_too_small_for_the_weights(
-    lab: SharedLab, tmp_path: Path, lock_file: str
-) -> None:
+def test_a_disk_too_small_for_the_weights(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
     host = lab.host("cpu", disk_mb=64)
     where = inventory(
         tmp_path / "inventory",

@@ -1,0 +1,191 @@
+"""``--check --diff`` before anything is installed: it shows what would happen, and does none of it.
+
+The repositories that the hub of the lab serves here are stand-ins of a few bytes, under the names
+and at the revisions that the recipe and the lock of these tests give.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import shlex
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.playbooks.playbook import ROOT, Play, deploy, inventory, state
+from tests.unit.deployments import ORNITH
+
+from roost import lock
+from roost.lab import hubstore, paths
+from roost.lab.fixtures import SharedLab
+from roost.lab.lab import Lab
+
+pytestmark = pytest.mark.lab
+
+TARGET = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
+DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
+
+#: The GB10 quick start of the model card, as it stands there.
+QUICK_START = """
+docker run -d --gpus all --ipc host \\
+  -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 \\
+  -v $HOME/.cache/huggingface:/root/.cache/huggingface \\
+  -v /path/to/Ornith-DFlash:/model \\
+  -p 8000:8000 --entrypoint vllm \\
+  vllm/vllm-openai:nightly \\
+  serve /model --trust-remote-code \\
+    --quantization modelopt --kv-cache-dtype fp8 --attention-backend TRITON_ATTN \\
+    --max-model-len 131072 --gpu-memory-utilization 0.85 \\
+    --speculative-config '{"method":"dflash","model":"z-lab/Qwen3.6-35B-A3B-DFlash",\
+"num_speculative_tokens":4,"attention_backend":"TRITON_ATTN"}'
+"""
+DIGEST = "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d"
+
+
+def publish_standins(lab: Lab, folder: Path) -> dict[str, str]:
+    """Stand-ins for the recipe's two repositories; their commits by name."""
+    commits = {}
+    for repo in (TARGET, DRAFTER):
+        source = folder / repo
+        source.mkdir(parents=True)
+        (source / "README.md").write_text(f"A stand-in for {repo}: no weights.\n")
+        (source / "model.safetensors").write_bytes(b"stand-in")
+        commits[repo] = hubstore.publish(paths.hub_store(lab.cache), repo, "main", source)
+    return commits
+
+
+@pytest.fixture
+def commits(lab: SharedLab, tmp_path: Path) -> dict[str, str]:
+    return publish_standins(lab.lab, tmp_path / "standins")
+
+
+@pytest.fixture
+def lock_file(commits: dict[str, str], tmp_path: Path) -> str:
+    entries = {
+        repo: {
+            "main": lock.LockedModel(
+                commit=commit, bytes=1000, files=2, resolved=dt.date(2026, 11, 29)
+            )
+        }
+        for repo, commit in commits.items()
+    }
+    path = tmp_path / "roost.lock.yml"
+    lock.write(path, lock.Lock(models=entries))
+    return str(path)
+
+
+def launch(play: Play) -> list[str]:
+    """The docker command that a run in check mode showed, as words."""
+    shown = re.search(
+        r"^TASK \[llm_server : Show what would run\].*?msg: \|-\n(.*?)\n\n",
+        play.output,
+        re.MULTILINE | re.DOTALL,
+    )
+    assert shown, play.output
+    return shell_words(textwrap.dedent(shown[1]))
+
+
+def shell_words(text: str) -> list[str]:
+    """A command over several lines, as a shell reads it (shlex keeps escaped line ends)."""
+    return shlex.split(text.replace("\\\n", " "))
+
+
+def options(words: list[str]) -> list[tuple[str, str]]:
+    """Options and their values, in their order; what is no option counts as one without a name."""
+    found = []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        takes_value = word.startswith("-") and rest and not rest[0].startswith("-")
+        found.append((word, rest.pop(0)) if takes_value else (word, ""))
+    return found
+
+
+def split(words: list[str]) -> tuple[list[tuple[str, str]], str, list[tuple[str, str]]]:
+    """A docker command as its options, its image, and the engine's options after ``serve``."""
+    serve = words.index("serve")
+    return options(words[2 : serve - 1]), words[serve - 1], options(words[serve + 1 :])
+
+
+def test_a_clean_host_is_shown_everything_and_left_alone(
+    lab: SharedLab, tmp_path: Path, lock_file: str, commits: dict[str, str]
+) -> None:
+    host = lab.host("gb10", docker=False)
+    where = inventory(
+        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=lock_file
+    )
+    before = state(host)
+    play = deploy(where, "--check", "--diff")
+    assert play.code == 0, play.output
+    assert state(host) == before
+    assert "would install: docker.io, python3-requests" in play.output
+    assert f"would pull {lab.lab.site.registry}/vllm/vllm-openai@{DIGEST}" in play.output
+    for repo, commit in commits.items():
+        assert f"after: {repo}@{commit[:12]} from {lab.lab.site.hub_url}" in play.output
+    assert re.search(r"^\+ +8 model\.safetensors$", play.output, re.MULTILINE)
+    assert launch(play)[:3] == ["docker", "run", "-d"]
+
+
+def test_the_spark_inventory_launches_the_quick_start_of_its_source(
+    lab: SharedLab, tmp_path: Path, lock_file: str, commits: dict[str, str]
+) -> None:
+    host = lab.host("gb10")
+    # inventory/spark as it is; beside it only where this spark-01 is and what it can reach.
+    reached: dict[str, Any] = lab.lab.inventory()["all"]
+    here = {
+        **reached["vars"],
+        "ansible_host": str(host.address),
+        "roost_lock_file": lock_file,
+    }
+    beside = tmp_path / "lab.yml"
+    beside.write_text(yaml.safe_dump({"all": {"hosts": {"spark-01": here}}}))
+    before = state(host)
+    play = deploy(ROOT / "inventory" / "spark", "-i", str(beside), "--check")
+    assert play.code == 0, play.output
+    assert state(host) == before
+
+    docker, image, engine = split(launch(play))
+    their_docker, _, their_engine = split(shell_words(QUICK_START))
+
+    # What of Docker's options is theirs, and what roost says differently.
+    assert image == f"vllm/vllm-openai@{DIGEST}"  # nightly moves; the card names this digest
+    models = "/var/lib/roost/models"
+    target = f"{models}/{TARGET.replace('/', '--')}/{commits[TARGET]}"
+    drafter = f"{models}/{DRAFTER.replace('/', '--')}/{commits[DRAFTER]}"
+    theirs_instead = {
+        # The container fetches nothing, so it needs no cache; its drafter is mounted too.
+        ("-v", "$HOME/.cache/huggingface:/root/.cache/huggingface"): (
+            "-v",
+            f"{drafter}:/drafter:ro",
+        ),
+        ("-v", "/path/to/Ornith-DFlash:/model"): ("-v", f"{target}:/model:ro"),
+        ("-p", "8000:8000"): ("-p", "127.0.0.1:8000:8000"),
+    }
+    added = [
+        ("--name", "roost-llm"),
+        ("--restart", "on-failure:3"),
+        ("--pids-limit", "4096"),
+        ("--cap-drop", "ALL"),
+        ("--security-opt", "no-new-privileges"),
+        ("--log-opt", "max-size=50m"),
+        ("--log-opt", "max-file=3"),
+        ("--label", f"roost.recipe={ORNITH}"),
+        ("--label", "roost.hardware=gb10"),
+        ("--label", "roost.speculation=dflash"),
+        ("--label", f"roost.model={TARGET}@{commits[TARGET]}"),
+        ("--label", f"roost.drafter={DRAFTER}@{commits[DRAFTER]}"),
+        ("-e", "HF_HUB_OFFLINE=1"),
+        ("-e", "VLLM_NO_USAGE_STATS=1"),
+    ]
+    expected = [theirs_instead.get(option, option) for option in their_docker]
+    assert sorted(docker) == sorted(expected + added)
+
+    # The engine's own options: all of theirs, the drafter by its mount, and a name to be asked by.
+    expected = [
+        (name, value.replace(f'"model":"{DRAFTER}"', '"model":"/drafter"'))
+        for name, value in their_engine
+    ]
+    assert sorted(engine) == sorted([*expected, ("--served-model-name", "ornith-1.0-35b")])
