@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from roost import hosts, preflight
 from tests.unit.deployments import deployment
 from tests.unit.probes import Section, probe_output
+
+from roost import hosts, preflight
 
 GB10: dict[str, Section] = {
     "machine": (0, "aarch64"),

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.deployments import deployment
 
 from roost import site
 from roost.deployment import from_variables
 from roost.errors import RefusedError, UsageError
-from tests.unit.deployments import deployment
 
 CPU = {"roost_hardware": "cpu", "roost_recipe": "smollm2-135m"}
 
