@@ -104,6 +104,13 @@ def test_a_second_up_changes_nothing_and_down_leaves_nothing(own: Lab, left: Lef
     assert [boot_of(host) for host in own.hosts.values()] == boots
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
+    # With a container running, so that Docker's own mounts, networks and groups have to go too.
+    import_tiny(own.hosts["one"], "tiny:1")
+    published = ["--memory=100m", "-p", "127.0.0.1:8000:8000"]
+    ran = own.hosts["one"].exec(
+        ["docker", "run", "-d", *published, "tiny:1", "/usr/bin/sleep", "600"]
+    )
+    assert ran.returncode == 0, ran.stderr
     assert left(NAME, own.state)
     assert own.down(quiet) is True
     assert left(NAME, own.state) == []
@@ -317,11 +324,10 @@ def test_a_registry_for_a_while(tmp_path: Path) -> None:
 
 
 def import_tiny(host: Host, reference: str) -> None:
-    """Make an image of nothing but /usr/bin/true on a host."""
-    script = (
-        "tar -ch -C / usr/bin/true $(ldd /usr/bin/true | grep -o '/lib[^ ]*' | cut -c2-)"
-        f" | docker import - {reference}"
-    )
+    """Make an image of nothing but true and sleep on a host."""
+    libraries = "$(ldd /usr/bin/true | grep -o '/lib[^ ]*' | cut -c2-)"
+    files = f"usr/bin/true usr/bin/sleep {libraries}"
+    script = f"tar -ch -C / {files} | docker import - {reference}"
     done = host.exec(["sh", "-c", script])
     assert done.returncode == 0, done.stderr
 
