@@ -193,7 +193,8 @@ class Snapshot:
                 document = json.load(response)
             files = [self._file(entry) for entry in document["siblings"]]
         except urllib.error.HTTPError as error:
-            raise _refusal(where, error) from None
+            with error:  # it holds the connection
+                raise _refusal(where, error) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, OSError):
                 cause = getattr(error, "reason", None) or error

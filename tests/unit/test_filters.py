@@ -1,0 +1,180 @@
+"""The filters between the package and the roles."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.errors import AnsibleFilterError
+from tests.unit.deployments import DRAFTER, ORNITH, WEIGHTS, deployment, write_lock
+from tests.unit.plugins import load
+from tests.unit.probes import probe_output
+
+filters = load("filter", "roost")
+
+PRESENT: dict[str, Any] = {"changed": False, "present": True, "bytes": 0}
+IMAGE_HERE = {"status": 200}
+IMAGE_ABSENT = {"status": 404}
+NOT_ASKED = {"skipped": True}
+
+
+def given(folder: Path, hardware: str = "cpu", **variables: Any) -> dict[str, Any]:
+    return deployment(folder, hardware, **variables).model_dump(mode="json")
+
+
+def findings(
+    wanted: dict[str, Any],
+    *,
+    probe: str | None = None,
+    snapshots: list[dict[str, Any]] | None = None,
+    image: dict[str, Any] = IMAGE_HERE,
+    registry: dict[str, Any] = NOT_ASKED,
+    check_mode: bool = False,
+) -> dict[str, str]:
+    found: dict[str, str] = filters.roost_preflight(
+        wanted,
+        probe or probe_output(),
+        snapshots or [PRESENT, PRESENT],
+        image,
+        registry,
+        check_mode,
+    )
+    return found
+
+
+def test_a_resolved_deployment_is_plain_json(tmp_path: Path) -> None:
+    write_lock(tmp_path / "roost.lock.yml")
+    resolved = filters.roost_resolve(
+        {"roost_hardware": "gb10", "roost_recipe": ORNITH, "ansible_host": "x"},
+        "spark-01",
+        str(tmp_path),
+    )
+    assert resolved["refusal"] is None
+    assert json.loads(json.dumps(resolved["deployment"])) == resolved["deployment"]
+    assert resolved["deployment"]["host"] == "spark-01"
+
+
+def test_a_mistake_in_the_inventory_is_a_refusal_and_no_exception(tmp_path: Path) -> None:
+    resolved = filters.roost_resolve({"roost_hardwear": "cpu"}, "spark-01", str(tmp_path))
+    assert resolved["deployment"] is None
+    assert "did you mean roost_hardware?" in resolved["refusal"]
+
+
+def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
+    assert findings(given(tmp_path)) == {"error": "", "warning": "", "info": ""}
+
+
+def test_every_error_is_listed(tmp_path: Path) -> None:
+    down = {"reason": "hub_unreachable", "msg": "x on y: the hub cannot be reached. Check y."}
+    found = findings(
+        given(tmp_path),
+        probe=probe_output(docker=(1, "permission denied on the socket"), containers=(1, "")),
+        snapshots=[PRESENT, down],
+    )
+    assert "docker: saw permission denied" in found["error"]
+    assert "hub_unreachable: saw x on y: the hub cannot be reached" in found["error"]
+    assert "fix: Check y." in found["error"]
+
+
+def test_a_cut_off_probe_is_an_error(tmp_path: Path) -> None:
+    assert "did not finish" in findings(given(tmp_path), probe="==> machine 0\n")["error"]
+
+
+def _df(free_bytes: int) -> tuple[int, str]:
+    return 0, f"Filesystem 1024-blocks Used Available Capacity\n/dev/x 9 9 {free_bytes >> 10} 9% /"
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_only_what_is_missing_has_to_fit_on_the_disk(tmp_path: Path, present: bool) -> None:
+    wanted = given(tmp_path)
+    missing = {"changed": False, "present": False, "bytes": 300_000_000}
+    free = _df(1200 * 2**20)
+    found = findings(
+        wanted,
+        probe=probe_output(disk_models=free, disk_docker=free),
+        snapshots=[PRESENT if present else missing, PRESENT],
+    )
+    assert ("disk: saw" in found["error"]) is not present
+
+
+def test_weights_that_the_hub_cannot_size_count_as_the_lock_says(tmp_path: Path) -> None:
+    wanted = given(tmp_path, "gb10")
+    down = {"reason": "hub_unreachable", "msg": "the hub cannot be reached. Check."}
+    free = _df(WEIGHTS)
+    found = findings(
+        wanted, probe=probe_output(disk_models=free, disk_docker=free), snapshots=[down, down]
+    )
+    assert f"{(WEIGHTS + DRAFTER) / 2**30:.1f} GiB" in found["error"]
+
+
+@pytest.mark.parametrize(
+    ("message", "severity", "in_check_mode"),
+    [
+        ("manifest unknown: manifest unknown", "error", "error"),
+        ("Get https://x/v2/: dial tcp: connection refused", "error", "warning"),
+    ],
+)
+def test_a_missing_digest_and_a_registry_that_is_down_are_told_apart(
+    tmp_path: Path, message: str, severity: str, in_check_mode: str
+) -> None:
+    wanted = given(tmp_path)
+    registry = {"status": 404, "json": {"message": message}}
+    for check_mode, where in ((False, severity), (True, in_check_mode)):
+        found = findings(wanted, image=IMAGE_ABSENT, registry=registry, check_mode=check_mode)
+        assert message in found[where]
+        assert [name for name, text in found.items() if text] == [where]
+
+
+def test_answers_are_judged_one_by_one(tmp_path: Path) -> None:
+    def reply(text: str) -> dict[str, Any]:
+        return {"json": {"choices": [{"message": {"content": text}}]}}
+
+    wanted = given(tmp_path)
+    good = filters.roost_judge([reply("It is Paris."), reply("4")], wanted)
+    assert good["wrong"] == ""
+    assert good["answers"] == ["What is the capital of France? It is Paris.", "What is 2+2? 4"]
+    bad = filters.roost_judge([reply("Le capital de la"), reply("4")], wanted)
+    assert "answer_capital" in bad["wrong"]
+    assert "Le capital de la" in bad["wrong"]
+    assert "answer_sum" not in bad["wrong"]
+
+
+def test_an_engine_that_died_is_a_wrong_answer_with_its_own_words(tmp_path: Path) -> None:
+    dead = {"status": 500, "msg": "Status code was 500", "json": {"error": "EngineCore is dead"}}
+    wrong = filters.roost_judge([dead, dead], given(tmp_path))["wrong"]
+    assert "EngineCore is dead" in wrong
+
+
+def test_the_same_deployment_is_the_same_release(tmp_path: Path) -> None:
+    first = filters.roost_release(given(tmp_path))
+    again = filters.roost_release(given(tmp_path))
+    other = filters.roost_release(given(tmp_path, settings={"max_model_len": 1024}))
+    assert first == again
+    assert first["id"].startswith("smollm2-135m-")
+    assert first["id"] != other["id"]
+    assert {item["repo"] for item in first["record"]["weights"]} == {
+        "roost-lab/SmolLM2-135M-Instruct",
+        "roost-lab/SmolLM2-135M-DFlash",
+    }
+
+
+@pytest.mark.parametrize(
+    ("listen", "published"),
+    [("127.0.0.1", "127.0.0.1:8000:8000"), ("::1", "[::1]:8000:8000")],
+)
+def test_ports_are_published_on_the_address_that_was_said(
+    tmp_path: Path, listen: str, published: str
+) -> None:
+    assert filters.roost_published(given(tmp_path, listen=listen)["spec"]) == [published]
+
+
+def test_another_python_is_told_what_it_lacks() -> None:
+    with pytest.raises(AnsibleFilterError, match="roost is not installed in the Python"):
+        filters._not_installed()
+
+
+def test_every_public_filter_is_registered() -> None:
+    registered = filters.FilterModule().filters()
+    assert set(registered) == {name for name in dir(filters) if name.startswith("roost_")}

@@ -1,0 +1,99 @@
+"""The roles' own promises: one home for each default, one list of variables, one direction."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.plugins import load
+
+from roost.site import PREFIX, known_variables
+
+ROOT = Path(__file__).parents[2]
+ROLES = sorted(path.name for path in (ROOT / "roles").iterdir())
+INVENTORIES = sorted(path.name for path in (ROOT / "inventory").iterdir())
+
+FILTERS = set(load("filter", "roost").FilterModule().filters())
+
+
+def read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    data: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    return data
+
+
+def options(role: str) -> dict[str, dict[str, Any]]:
+    """The inputs of a role, from all of its entry points."""
+    specs = read(ROOT / "roles" / role / "meta" / "argument_specs.yml")["argument_specs"]
+    found: dict[str, dict[str, Any]] = {}
+    for entry in specs.values():
+        found.update(entry["options"])
+    return found
+
+
+def files() -> list[Path]:
+    folders = [ROOT / "roles", ROOT / "playbooks", ROOT / "inventory"]
+    return [path for folder in folders for path in sorted(folder.rglob("*.yml"))]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_optional_inputs_have_the_default_that_their_specification_says(role: str) -> None:
+    specified = {
+        name: option.get("default")
+        for name, option in options(role).items()
+        if not option.get("required")
+    }
+    assert read(ROOT / "roles" / role / "defaults" / "main.yml") == specified
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_inputs_are_named_after_the_role_and_internals_are_hidden(role: str) -> None:
+    assert all(name.startswith(f"{role}_") for name in options(role))
+    internal = read(ROOT / "roles" / role / "vars" / "main.yml")
+    assert all(name.startswith(f"__{role}_") for name in internal)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_input_is_used_and_described(role: str) -> None:
+    tasks = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "roles" / role).rglob("*.yml")
+        if path.parent.name in {"tasks", "vars"}
+    )
+    for name, option in options(role).items():
+        assert name in tasks, f"{name} is used nowhere"
+        assert option["description"]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_variables_of_roost_are_known_to_it(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    mentioned = set(re.findall(rf"\b{PREFIX}\w+", text)) - FILTERS
+    assert mentioned <= set(known_variables())
+
+
+@pytest.mark.parametrize("name", INVENTORIES)
+def test_inventories_set_what_is_required(name: str) -> None:
+    variables = read(ROOT / "inventory" / name / "group_vars" / "all.yml")
+    assert {"roost_hardware", "roost_recipe"} <= set(variables)
+    assert read(ROOT / "inventory" / name / "hosts.yml")["all"]["hosts"]
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_roles_register_nothing_that_looks_like_an_inventory_variable(path: Path) -> None:
+    registered = re.findall(r"^\s*register: (\S+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(name.startswith("__") for name in registered)
+
+
+def test_no_variables_lie_beside_the_playbooks() -> None:
+    # They would beat the inventory's own.
+    beside = [
+        folder / kind
+        for folder in (ROOT, ROOT / "playbooks")
+        for kind in ("group_vars", "host_vars")
+    ]
+    assert not [path for path in beside if path.exists()]
