@@ -216,6 +216,11 @@ class Lab:
         """:meth:`inventory` as a file for ``ansible -i``."""
         return self.state / "inventory.yml"
 
+    @property
+    def lock_file(self) -> Path:
+        """The lock of what its hub and registry have."""
+        return self.state / "roost.lock.yml"
+
     # -- acts
 
     def up(self, say: Say) -> bool:
@@ -288,6 +293,14 @@ class Lab:
                     "ansible_ssh_common_args": ssh_options,
                     "ansible_python_interpreter": "/usr/bin/python3",
                     "roost_hub_endpoint": self.site.hub_url,
+                    "roost_registry_mirror": f"http://{self.site.registry}",
+                    "roost_pip_args": [
+                        "--no-index",
+                        "--find-links",
+                        f"{self.site.hub_url}/wheels/",
+                        "--trusted-host",
+                        str(self.spec.gateway.ip),
+                    ],
                 },
                 "hosts": {
                     host.name: {
@@ -447,7 +460,10 @@ def build_rootfs(say: Say) -> Sequence[Path]:
 
 
 def write_lock(lab: Lab) -> None:
-    """Resolve the recipes that this lab serves, and write its lock beside its inventory."""
+    """Pin what the lab's hub and registry have, in :attr:`Lab.lock_file`.
+
+    Called at the end of every ``up``, under the lab's lock, with hub and registry running.
+    """
     from roost import lock
 
     write = getattr(lock, "write_for_lab", None)
