@@ -35,6 +35,11 @@ from roost.lab.hosts import (
 #: Gives the read-only root layers of hosts, uppermost first: the layer with Docker, then Debian.
 Rootfs = Callable[[Say], Sequence[Path]]
 
+#: The recipe whose model, drafter and image the lab's own hub and registry have.
+EMBEDDED_DEFAULT = "smollm2-135m"
+#: Branch of the drafter whose training was stopped early.
+WORSE_DRAFTER = "early"
+
 _FIRST_HOST = 11
 
 
@@ -398,7 +403,7 @@ class Lab:
             host.wait()
             say(f"{host.name}: ready")
         self._write_inventory()
-        write_lock(self)
+        write_lock(self, say)
         return changed
 
     def _make_keys(self) -> None:
@@ -459,13 +464,22 @@ def build_rootfs(say: Say) -> Sequence[Path]:
     return build.host_rootfs(paths.cache_dir(), say)
 
 
-def write_lock(lab: Lab) -> None:
+def write_lock(lab: Lab, say: Say) -> None:
     """Pin what the lab's hub and registry have, in :attr:`Lab.lock_file`.
 
-    Called at the end of every ``up``, under the lab's lock, with hub and registry running.
+    Called at the end of every ``up``, under the lab's lock, with hub and registry running. Both
+    of the drafter's branches are pinned, so that a host can be given the worse one. A lab without
+    the embedded default (some tests need only hosts) goes without, and says so.
     """
-    from roost import lock
+    from roost import locking
+    from roost.settings import Settings
 
-    write = getattr(lock, "write_for_lab", None)
-    if write is not None:
-        write(lab)
+    job = locking.plan(
+        [EMBEDDED_DEFAULT],
+        hub=lab.site.hub_url,
+        registry=f"http://{lab.site.registry}",
+        lock_file=lab.lock_file,
+        overrides=Settings(drafter_revision=WORSE_DRAFTER),
+    )
+    for failure in locking.run(job, write=True).failures:
+        say(f"not locked: {failure.what}")
