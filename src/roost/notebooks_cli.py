@@ -88,14 +88,15 @@ def _show(outcome: Outcome) -> None:
     table = Table(box=None, pad_edge=False)
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
-    table.add_column("observed")
+    table.add_column("observed", overflow="fold")
     for check in result.checks:
         mark = Text("ok", style="green") if check.ok else Text("FAILED", style="bold red")
         # A line each for what is well; what is not is told in full.
         shown = Text(" ".join(check.observed.split()), no_wrap=check.ok, overflow="ellipsis")
         if not check.ok:
-            shown = Text(f"{check.observed}\n" if check.observed else "")
-            shown.append(check.why, style="red")
+            shown = Text(f"expected: {check.expected}\n", style="dim")
+            shown.append(f"observed: {check.observed}\n" if check.observed else "", style="not dim")
+            shown.append(check.why, style="not dim red")
         table.add_row(Text(check.id), mark, shown)
     console.print(table)
 

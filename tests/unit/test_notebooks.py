@@ -139,6 +139,22 @@ def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("engine")
+def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path) -> None:
+    document = yaml.safe_load((tmp_path / "hosts.yml").read_text())
+    document["all"]["hosts"]["spark-02"] = {"roost_lock_file": str(tmp_path / "empty.yml")}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
+    done = CliRunner().invoke(
+        notebooks_cli.verify,
+        ["-i", str(tmp_path / "hosts.yml"), "--runs", str(tmp_path / "runs")],
+    )
+    assert done.exit_code == 1
+    said = " ".join(done.output.split())
+    assert "spark-02: not verified verify.ipynb: smollm2-135m on cpu is not pinned" in said
+    assert "fix: run `roost lock smollm2-135m`" in said
+    assert "spark-01 passed" in said
+
+
+@pytest.mark.usefixtures("engine")
 def test_unknown_host_or_inventory_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for arguments, message in (
         (["-i", str(tmp_path / "hosts.yml"), "--host", "spark-1"], "did you mean spark-01"),

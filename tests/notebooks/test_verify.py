@@ -1,0 +1,189 @@
+"""The verify notebook on a deployed lab host: real sshd, real dockerd, the real engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.playbooks.playbook import ROOT, deploy, inventory
+
+from roost import inventory as inventories
+from roost import notebooks, runs, ssh
+from roost.deployment import Deployment, from_variables
+from roost.lab.fixtures import SharedLab
+from roost.lab.hosts import Host
+from roost.measure.client import Client, EngineError
+
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
+
+SEES_CONTAINER = {"container", "image_digest", "command", "mounts"}
+SEES_WEIGHTS = {"model_revision", "drafter_revision"}
+
+
+class Deployed:
+    """A lab host that serves, and the inventory it was deployed with."""
+
+    def __init__(self, host: Host, where: Path) -> None:
+        self.host = host
+        self.where = where
+
+    def deployment(self) -> Deployment:
+        chosen = inventories.load(self.where).host(self.host.name)
+        return from_variables(chosen.name, chosen.variables, ROOT)
+
+    def verify(self, folder: Path) -> runs.Result:
+        given = {"inventory": str(self.where), "host": self.host.name}
+        return notebooks.execute("verify", given, folder)
+
+    def failed(self, folder: Path) -> dict[str, str]:
+        """Each failed check and why."""
+        return {check.id: check.why for check in self.verify(folder).failed}
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    shared_lab: SharedLab, artefacts: object, tmp_path_factory: pytest.TempPathFactory
+) -> Deployed:
+    assert artefacts
+    host = shared_lab.host("cpu")
+    lab = shared_lab.lab
+    where = inventory(
+        tmp_path_factory.mktemp("site"),
+        lab,
+        [host],
+        roost_hardware="cpu",
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(lab.lock_file),
+    )
+    play = deploy(where)
+    assert play.code == 0, play.output
+    return Deployed(host, where)
+
+
+@contextmanager
+def undone(host: Host, do: str, undo: str) -> Iterator[None]:
+    """Break something on a host for a while."""
+    host.exec(["sh", "-c", do])
+    try:
+        yield
+    finally:
+        host.exec(["sh", "-c", undo])
+
+
+def test_a_deployed_host_passes_through_plain_papermill(deployed: Deployed, tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("papermill")
+    command = [program, "notebooks/verify.ipynb", tmp_path / "out.ipynb", "--no-progress-bar"]
+    command += ["-p", "inventory", deployed.where, "-p", "host", deployed.host.name]
+    command += ["-p", "runs_dir", tmp_path / "runs"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    result = runs.read(folder)
+    assert result.ok
+    assert (result.recipe, result.speculation) == ("smollm2-135m", "dflash")
+    assert result.figures["accept_length"].value > 1
+    observed = {check.id: check.observed for check in result.checks}
+    assert "Paris" in observed["answer_capital"]
+    assert observed["image_digest"] == deployed.deployment().image_digest
+    assert "spec_decode_num_drafts_total" in (folder / "metrics_after.txt").read_text()
+    assert (
+        "Uvicorn running" in (folder / "engine.log").read_text()
+        or "Application startup" in (folder / "engine.log").read_text()
+    )
+
+
+def test_the_tunnel_reaches_what_only_loopback_serves(deployed: Deployed) -> None:
+    chosen = inventories.load(deployed.where).host(deployed.host.name)
+    with ssh.connect(chosen) as remote, remote.tunnel(9) as tunnel:
+        with (
+            Client(f"http://127.0.0.1:{tunnel.port}") as client,
+            pytest.raises(EngineError),
+        ):
+            client.health()
+        assert tunnel.refusals == ["nothing answers on 127.0.0.1:9"]
+        assert remote.run(["hostname"]).out.strip() == deployed.host.name
+
+
+def test_altered_weights_are_found(deployed: Deployed, tmp_path: Path) -> None:
+    model, drafter = (weights.directory for weights in deployed.deployment().weights)
+    moved = f"mv {drafter}/.roost.json /tmp/record"
+    put_back = f"mv /tmp/record {drafter}/.roost.json"
+    with undone(deployed.host, moved, put_back):
+        assert "No such file" in deployed.failed(tmp_path / "a")["drafter_revision"]
+    index = f"{model}/config.json"
+    with undone(deployed.host, f"echo >> {index}", f"truncate -s -1 {index}"):
+        why = deployed.failed(tmp_path / "b")
+    assert set(why) == {"model_revision"}
+    assert "config.json has" in why["model_revision"]
+
+
+def test_another_container_under_the_name_is_found(deployed: Deployed, tmp_path: Path) -> None:
+    """Same image, but not as pinned: no drafter, a directory mounted writable."""
+    spec = deployed.deployment().spec
+    start = "docker rename roost-llm kept && docker stop kept && docker run -d --name roost-llm "
+    start += f"-v {spec.mounts[0].source}:/model --entrypoint sleep {spec.image} 600"
+    back = "docker rm -f roost-llm; docker rename kept roost-llm && docker start roost-llm"
+    with undone(deployed.host, start, back):
+        why = deployed.failed(tmp_path)
+    assert {"command", "mounts", "health"} <= set(why)
+    assert not {"container", "image_digest", *SEES_WEIGHTS} & set(why)
+    wait_until_healthy(deployed)
+
+
+def test_a_dead_engine_leaves_the_other_checks(deployed: Deployed, tmp_path: Path) -> None:
+    with undone(deployed.host, "docker stop roost-llm", "docker start roost-llm"):
+        why = deployed.failed(tmp_path)
+    assert "exit status" in why["container"]
+    assert why["health"] == f"{deployed.host.name}: nothing answers on 127.0.0.1:8000"
+    assert not {"image_digest", "command", "mounts", *SEES_WEIGHTS} & set(why)
+    wait_until_healthy(deployed)
+
+
+def test_an_unreachable_host_is_one_reason_for_every_check(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    deployed.host.cut()
+    try:
+        result = deployed.verify(tmp_path)
+    finally:
+        deployed.host.join()
+    assert [check.id for check in result.checks if check.ok] == []
+    assert f"{deployed.host.name} (" in result.failed[0].why
+    assert "cannot connect" in result.failed[0].why
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_garbled_answers_behind_green_health(deployed: Deployed, tmp_path: Path) -> None:
+    """Compiled, this engine answers wrongly while everything else looks right."""
+    where = inventories.load(deployed.where).path
+    text = (where / "hosts.yml").read_text()
+    (where / "hosts.yml").write_text(text.replace("  vars:\n", f"  vars:\n{COMPILED}"))
+    try:
+        play = deploy(where)
+        assert play.code != 0
+        assert "answers wrongly" in play.output
+        why = deployed.failed(tmp_path)
+    finally:
+        (where / "hosts.yml").write_text(text)
+    assert "answer_capital" in why
+    assert "health" not in why
+    assert not {*SEES_CONTAINER, *SEES_WEIGHTS} & set(why)
+
+
+COMPILED = "    roost_settings: {enforce_eager: false}\n"
+
+
+def wait_until_healthy(deployed: Deployed) -> None:
+    """A container that was started again loads its model first."""
+    script = (
+        "import time, urllib.request as r\n"
+        "for _ in range(150):\n"
+        "    try: r.urlopen('http://127.0.0.1:8000/health'); break\n"
+        "    except OSError: time.sleep(1)\n"
+        "else: raise SystemExit(1)\n"
+    )
+    assert deployed.host.exec(["python3", "-c", script], timeout=160).returncode == 0
