@@ -1,0 +1,222 @@
+"""The main job on one host: deployed, deployed again, deployed wrongly, deployed back.
+
+The tests of this file share a host with a real engine and run in their order: each leaves the
+recipe serving, and what a test does to it is undone by a deploy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.playbooks.playbook import Play, deploy, inventory, state
+
+from roost import locking
+from roost.lab import build, paths
+from roost.lab.fixtures import SharedLab
+from roost.lab.hosts import Host
+from roost.launch import CONTAINER
+
+pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(900)]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A host with the embedded default on it, and how it was deployed first."""
+
+    host: Host
+    inventory: Path
+    lock_file: Path
+    first: Play
+
+
+@pytest.fixture(scope="module")
+def server(shared_lab: SharedLab, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    build.build_all(paths.cache_dir(), print)
+    folder = tmp_path_factory.mktemp("deploy")
+    host = shared_lab.host("cpu", fresh=True)
+    where = inventory(
+        folder / "inventory",
+        shared_lab.lab,
+        [host],
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(folder / "roost.lock.yml"),
+    )
+    job = locking.plan((), inventory=where)
+    assert not locking.run(job, write=True).failures
+    return Server(host, where, folder / "roost.lock.yml", deploy(where))
+
+
+def container(host: Host) -> dict[str, Any]:
+    inspected = host.exec(["docker", "inspect", CONTAINER])
+    found: dict[str, Any] = json.loads(inspected.stdout)[0]
+    return found
+
+
+def answer(host: Host, question: str) -> str:
+    """What the endpoint on the host's loopback answers, asked past Ansible."""
+    body = {
+        "model": "smollm2-135m",
+        "messages": [{"role": "user", "content": question}],
+        "temperature": 0,
+        "max_tokens": 24,
+    }
+    script = (
+        "import sys, urllib.request as u; print(u.urlopen(u.Request("
+        "'http://127.0.0.1:8000/v1/chat/completions', sys.stdin.buffer.read(), "
+        "{'Content-Type': 'application/json'})).read().decode())"
+    )
+    done = host.exec(["python3", "-c", script], text_in=json.dumps(body))
+    assert done.returncode == 0, done.stderr
+    text: str = json.loads(done.stdout)["choices"][0]["message"]["content"]
+    return text
+
+
+@contextmanager
+def still_serving(host: Host) -> Iterator[None]:
+    """Nothing on the host changes, and the same container answers before and after."""
+    before = state(host)
+    yield
+    assert state(host) == before
+    assert "Paris" in answer(host, "What is the capital of France?")
+
+
+def test_a_first_deploy_ends_with_right_answers(server: Server) -> None:
+    assert server.first.code == 0, server.first.output
+    assert server.first.changed[server.host.name] > 0
+    assert "What is the capital of France?" in server.first.output
+    assert "Paris" in answer(server.host, "What is the capital of France?")
+
+
+def test_the_container_is_the_launch_that_was_computed(server: Server) -> None:
+    release = server.host.exec(["cat", "/var/lib/roost/releases/current"]).stdout
+    spec = json.loads(release)["spec"]
+    running = container(server.host)
+    limits = running["HostConfig"]
+    assert running["Config"]["Image"] == spec["image"]
+    assert running["Config"]["Entrypoint"] == spec["entrypoint"]
+    assert running["Config"]["Cmd"] == spec["command"]
+    assert {f"{key}={value}" for key, value in spec["env"].items()} <= set(running["Config"]["Env"])
+    assert spec["labels"].items() <= running["Config"]["Labels"].items()
+    mounts = {(item["Source"], item["Destination"], not item["RW"]) for item in running["Mounts"]}
+    assert mounts == {
+        (item["source"], item["target"], item["read_only"]) for item in spec["mounts"]
+    }
+    assert limits["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]}
+    assert limits["CapDrop"] == spec["security"]["cap_drop"]
+    assert limits["SecurityOpt"] == ["no-new-privileges"]
+    assert limits["Privileged"] is False
+    assert limits["PidsLimit"] == spec["pids_limit"]
+    assert limits["LogConfig"] == {"Type": "json-file", "Config": spec["log_options"]}
+    assert limits["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 3}
+
+
+def test_a_second_deploy_changes_nothing(server: Server) -> None:
+    with still_serving(server.host):
+        play = deploy(server.inventory)
+    assert play.code == 0, play.output
+    assert play.changed == {server.host.name: 0}
+
+
+def test_check_mode_finds_nothing_to_change(server: Server) -> None:
+    with still_serving(server.host):
+        play = deploy(server.inventory, "--check", "--diff")
+    assert play.code == 0, play.output
+    assert play.changed == {server.host.name: 0}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            {"roost_recipe": "smollm2-136m"},
+            "recipe 'smollm2-136m' is not in the catalogue",
+        ),
+        (
+            {"roost_recipe": "ornith-1.0-35b-heretic-nvfp4-dflash"},
+            "has never been run on cpu, so no image is known for it",
+        ),
+        (
+            {"roost_settings": {"image": f"roost-lab/vllm-cpu@sha256:{'0' * 64}"}},
+            "the registry does not have this digest",
+        ),
+        (
+            {"roost_prot": 8001},
+            "roost_prot is no variable of roost, did you mean roost_port?",
+        ),
+    ],
+    ids=["unknown recipe", "recipe for other hardware", "digest not in the registry", "misspelt"],
+)
+def test_a_wrong_wish_is_refused_while_the_server_serves(
+    server: Server, overrides: dict[str, Any], message: str
+) -> None:
+    with still_serving(server.host):
+        play = deploy(server.inventory, **overrides)
+    assert play.code != 0
+    assert play.changed == {server.host.name: 0}
+    assert message in play.refusal(server.host)
+
+
+@pytest.fixture
+def other_lock(server: Server, tmp_path: Path) -> str:
+    """A lock with a drafter revision that is neither on the host nor on the hub."""
+    lock = yaml.safe_load(server.lock_file.read_text())
+    lock["models"]["roost-lab/SmolLM2-135M-DFlash"]["main"]["commit"] = "0" * 40
+    path = tmp_path / "roost.lock.yml"
+    path.write_text(yaml.safe_dump(lock))
+    return str(path)
+
+
+def test_a_revision_that_is_not_on_the_hub(server: Server, other_lock: str) -> None:
+    with still_serving(server.host):
+        play = deploy(server.inventory, roost_lock_file=other_lock)
+    assert play.code != 0
+    assert play.changed == {server.host.name: 0}
+    message = play.refusal(server.host)
+    assert "the hub has the repository, but not this revision" in message
+    assert f"roost-lab/SmolLM2-135M-DFlash@{'0' * 40}" in message
+
+
+def test_a_hub_that_is_down(server: Server, lab: SharedLab, other_lock: str) -> None:
+    lab.lab.hub.stop()
+    with still_serving(server.host):
+        play = deploy(server.inventory, roost_lock_file=other_lock)
+        assert play.code != 0
+        assert play.changed == {server.host.name: 0}
+        assert "the hub cannot be reached" in play.refusal(server.host)
+        # What is deployed already needs no hub.
+        assert deploy(server.inventory).code == 0
+
+
+def test_a_compiled_engine_is_healthy_and_refused_for_its_answers(server: Server) -> None:
+    play = deploy(server.inventory, roost_settings={"enforce_eager": False})
+    assert play.code != 0
+    message = play.refusal(server.host)
+    assert "is healthy, but answers wrongly" in message
+    assert "answer_capital: asked 'What is the capital of France?', the answer was" in message
+    assert "wants: an answer that names Paris" in message
+    # Health alone would have let it pass, and no release says that it is deployed.
+    assert container(server.host)["State"]["Running"]
+    release = server.host.exec(["cat", "/var/lib/roost/releases/current"]).stdout
+    assert "--enforce-eager" in json.loads(release)["spec"]["command"]
+
+
+def test_an_engine_that_ends_is_reported_with_its_last_words(server: Server) -> None:
+    play = deploy(server.inventory, roost_settings={"extra_args": ["--no-such-flag"]})
+    assert play.code != 0
+    message = play.refusal(server.host)
+    assert "ended" in message
+    assert "unrecognized arguments: --no-such-flag" in message
+
+
+def test_the_recipe_is_deployed_back(server: Server) -> None:
+    play = deploy(server.inventory)
+    assert play.code == 0, play.output
+    assert play.changed[server.host.name] > 0
+    assert "Paris" in answer(server.host, "What is the capital of France?")
