@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,19 @@ def test_error_bodies_and_no_connection() -> None:
         pytest.raises(EngineError, match="no connection"),
     ):
         client.health()
+
+
+def test_an_engine_that_hangs_is_waited_for_only_once() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        Client(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3) as client,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("roost.measure.client._LESS_S", 0.1)
+        with pytest.raises(EngineError, match=r"no answer within 0\.3 s"):
+            client.health()
+        with pytest.raises(EngineError, match=r"no answer within 0\.1 s"):
+            client.models()
 
 
 def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from roost.errors import RoostError
 
 #: An engine may prefill a long prompt, or generate a token for its own health check, in between.
 TIMEOUT_S = 120.0
+#: What an endpoint gets that has once let a request run into its timeout.
+_LESS_S = 10.0
 _SHOWN = 300
 
 
@@ -149,7 +151,7 @@ class Client:
         except httpx.RemoteProtocolError as error:
             raise EngineError("the stream broke off", why=str(error)) from None
         except httpx.HTTPError as error:
-            raise _transport("POST /v1/chat/completions", error) from None
+            raise self._failure("POST /v1/chat/completions", error) from None
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -157,7 +159,7 @@ class Client:
         try:
             return self._http.request(method, path, json=body)
         except httpx.HTTPError as error:
-            raise _transport(f"{method} {path}", error) from None
+            raise self._failure(f"{method} {path}", error) from None
 
     def _ok(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
         response = self._send(method, path, body)
@@ -178,6 +180,14 @@ class Client:
                 f"{method} {path}: the reply is no JSON object", why=response.text[:_SHOWN]
             )
         return data
+
+    def _failure(self, request: str, error: httpx.HTTPError) -> EngineError:
+        if not isinstance(error, httpx.TimeoutException):
+            return EngineError(f"{request}: no connection", why=str(error) or type(error).__name__)
+        waited = self._http.timeout.read
+        # A dozen questions to an engine that hangs must not take half an hour.
+        self._http.timeout = httpx.Timeout(min(_LESS_S, waited or _LESS_S))
+        return EngineError(f"{request}: no answer within {waited:g} s", why="the engine hangs")
 
 
 def sse_data(chunks: Iterable[bytes]) -> Iterator[str]:
@@ -278,9 +288,3 @@ def _status(request: str, response: httpx.Response) -> EngineError:
     return EngineError(
         f"{request}: HTTP {response.status_code}", why=why, status=response.status_code
     )
-
-
-def _transport(request: str, error: httpx.HTTPError) -> EngineError:
-    if isinstance(error, httpx.TimeoutException):
-        return EngineError(f"{request}: no answer in time", why=type(error).__name__)
-    return EngineError(f"{request}: no connection", why=str(error) or type(error).__name__)
