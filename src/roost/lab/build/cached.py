@@ -10,7 +10,7 @@ import fcntl
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def key(*inputs: Input) -> str:
 def build(
     cache: Path,
     name: str,
-    inputs: tuple[Input, ...],
+    inputs: Sequence[Input],
     make: Callable[[Path], None],
     say: Say,
 ) -> Path:

@@ -45,7 +45,7 @@ def run(
             check=False,
         )
     except FileNotFoundError:
-        raise RoostError(f"{words[0]} is not installed", fix=f"apt-get install {words[0]}") from None
+        raise RoostError(f"{words[0]} is not installed") from None
     if done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
         raise RoostError(

@@ -41,38 +41,50 @@ ENGINE_PACKAGES = (
     "libpython3-dev",
 )
 
-_SOURCE = Path(__file__)
+# Left out of every system: nobody reads documentation there.
+_DOCUMENTATION = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
-# Documentation is a tenth of a small system, and nobody reads it there.
-_SMALL = (
-    "--dpkgopt=path-exclude=/usr/share/doc/*",
-    "--dpkgopt=path-exclude=/usr/share/man/*",
-    "--dpkgopt=path-exclude=/usr/share/locale/*",
+# Left out of the image: the compilers' parts that a C++ compiler alone does not use (link-time
+# optimisation, C, sanitizers), and static libraries of Python.
+_SPARE_PARTS = (
+    "/usr/lib/gcc/*/lto1",
+    "/usr/lib/gcc/*/cc1",
+    "/usr/bin/*lto-dump*",
+    "/usr/lib/x86_64-linux-gnu/lib?san.so*",
+    "/usr/lib/gcc/*/lib?san*",
+    "/usr/lib/python3*/config-*/*.a",
+    "/usr/lib/x86_64-linux-gnu/libpython3*.a",
 )
 
-# apt's own program runs outside of the system it installs into, so this machine's configuration
-# of apt holds (mirrors, proxies); docker.io comes from the same mirrors as everything else.
-_KEEP_DEBS = (
-    'APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --download-only '
-    f"--no-install-recommends install {' '.join(DOCKER_PACKAGES)}"
-)
+# apt runs outside of the system it installs into, with this machine's mirrors and proxies. The
+# packages of the system itself are thrown away first: what is then there is what Docker adds.
+_KEEP_DEBS = f"""
+set -e
+rm -f "$1"/var/cache/apt/archives/*.deb
+APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --download-only --no-install-recommends \\
+  install {" ".join(DOCKER_PACKAGES)}
+mv "$1"/var/cache/apt/archives/*.deb "$DEBS"
+"""
 
+# Each host makes its own keys and has its own name; none inherits this machine's resolver.
 _IMPERSONAL = 'rm -f "$1"/etc/ssh/ssh_host_* "$1"/etc/resolv.conf "$1"/etc/hostname'
 
 
-def _debootstrap(folder: Path, packages: Sequence[str], *options: str) -> None:
-    commands.run(
-        [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={','.join(packages)}",
-            *_SMALL,
-            *options,
-            _SUITE,
-            folder,
-        ]
-    )
+def _debootstrap(packages: Sequence[str], excluded: Sequence[str], *hooks: str) -> list[str]:
+    """The command that makes a small Debian; the folder is still to be added."""
+    return [
+        "mmdebstrap",
+        "--quiet",
+        "--variant=minbase",
+        f"--include={','.join(packages)}",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in excluded),
+        *(f"--customize-hook={hook}" for hook in hooks),
+        _SUITE,
+    ]
+
+
+_HOST_BASE = _debootstrap(HOST_PACKAGES, _DOCUMENTATION, _KEEP_DEBS, _IMPERSONAL)
+_ENGINE_BASE = _debootstrap(ENGINE_PACKAGES, (*_DOCUMENTATION, *_SPARE_PARTS), _IMPERSONAL)
 
 
 def host_base(cache: Path, say: Say) -> Path:
@@ -80,22 +92,14 @@ def host_base(cache: Path, say: Say) -> Path:
 
     ``apt/`` is a flat repository: the .deb files and their index ``Packages``.
     """
-    inputs = (_SOURCE, _SUITE)
-    return cached.build(cache, "host-base", inputs, _make_host_base, say)
 
+    def make(folder: Path) -> None:
+        debs = folder / "apt"
+        debs.mkdir()
+        commands.run([*_HOST_BASE, folder / "rootfs"], env=commands.environment(DEBS=str(debs)))
+        (debs / "Packages").write_text(_index(debs))
 
-def _make_host_base(folder: Path) -> None:
-    debs = folder / "apt"
-    debs.mkdir()
-    root = folder / "rootfs"
-    _debootstrap(
-        root,
-        HOST_PACKAGES,
-        f"--customize-hook={_KEEP_DEBS}",
-        f"--customize-hook=mv \"$1\"/var/cache/apt/archives/*.deb '{debs}'",
-        f"--customize-hook={_IMPERSONAL}",
-    )
-    (debs / "Packages").write_text(_index(debs))
+    return cached.build(cache, "host-base", _HOST_BASE, make, say)
 
 
 def _index(debs: Path) -> str:
@@ -126,8 +130,7 @@ def docker_layer(cache: Path, say: Say) -> Path:
         for part in (upper, work, root):
             part.mkdir()
         options = f"lowerdir={base / 'rootfs'},upperdir={upper},workdir={work}"
-        overlay = ["mount", "-t", "overlay", "overlay", "-o", options, root]
-        commands.run(overlay)
+        commands.run(["mount", "-t", "overlay", "overlay", "-o", options, root])
         try:
             binds = {base / "apt": "/mnt/apt"}
             commands.run_inside(root, ["sh", "-c", _INSTALL_DOCKER], binds=binds)
@@ -137,7 +140,7 @@ def docker_layer(cache: Path, say: Say) -> Path:
         shutil.rmtree(work)
         root.rmdir()
 
-    return cached.build(cache, "host-docker", (_SOURCE, base.name), make, say)
+    return cached.build(cache, "host-docker", [_INSTALL_DOCKER, base.name], make, say)
 
 
 def host_rootfs(cache: Path, say: Say) -> list[Path]:
@@ -164,6 +167,6 @@ def engine_base_rootfs(cache: Path, say: Say) -> Path:
     """The Debian part of the engine's image."""
 
     def make(folder: Path) -> None:
-        _debootstrap(folder, ENGINE_PACKAGES, f"--customize-hook={_IMPERSONAL}")
+        commands.run([*_ENGINE_BASE, folder])
 
-    return cached.build(cache, "engine-base", (_SOURCE, _SUITE), make, say)
+    return cached.build(cache, "engine-base", _ENGINE_BASE, make, say)
