@@ -1,12 +1,7 @@
-"""``--check --diff`` before anything is installed: it shows what would happen, and does none of it.
-
-The repositories that the hub of the lab serves here are stand-ins of a few bytes, under the names
-and at the revisions that the recipe and the lock of these tests give.
-"""
+"""``--check --diff`` before anything is installed: it shows what would happen, and none is done."""
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 import shlex
 import textwrap
@@ -15,18 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.playbooks.playbook import ROOT, Play, deploy, inventory, state
+from tests.playbooks.conftest import DRAFTER, TARGET
+from tests.playbooks.playbook import ROOT, Play, control_path_dir, deploy, inventory, state
 from tests.unit.deployments import ORNITH
 
-from roost import lock
-from roost.lab import hubstore, paths
 from roost.lab.fixtures import SharedLab
-from roost.lab.lab import Lab
 
 pytestmark = pytest.mark.lab
-
-TARGET = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
-DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
 
 #: The GB10 quick start of the model card, as it stands there.
 QUICK_START = """
@@ -43,38 +33,6 @@ docker run -d --gpus all --ipc host \\
 "num_speculative_tokens":4,"attention_backend":"TRITON_ATTN"}'
 """
 DIGEST = "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d"
-
-
-def publish_standins(lab: Lab, folder: Path) -> dict[str, str]:
-    """Stand-ins for the recipe's two repositories; their commits by name."""
-    commits = {}
-    for repo in (TARGET, DRAFTER):
-        source = folder / repo
-        source.mkdir(parents=True)
-        (source / "README.md").write_text(f"A stand-in for {repo}: no weights.\n")
-        (source / "model.safetensors").write_bytes(b"stand-in")
-        commits[repo] = hubstore.publish(paths.hub_store(lab.cache), repo, "main", source)
-    return commits
-
-
-@pytest.fixture
-def commits(lab: SharedLab, tmp_path: Path) -> dict[str, str]:
-    return publish_standins(lab.lab, tmp_path / "standins")
-
-
-@pytest.fixture
-def lock_file(commits: dict[str, str], tmp_path: Path) -> str:
-    entries = {
-        repo: {
-            "main": lock.LockedModel(
-                commit=commit, bytes=1000, files=2, resolved=dt.date(2026, 11, 29)
-            )
-        }
-        for repo, commit in commits.items()
-    }
-    path = tmp_path / "roost.lock.yml"
-    lock.write(path, lock.Lock(models=entries))
-    return str(path)
 
 
 def launch(play: Play) -> list[str]:
@@ -111,11 +69,11 @@ def split(words: list[str]) -> tuple[list[tuple[str, str]], str, list[tuple[str,
 
 
 def test_a_clean_host_is_shown_everything_and_left_alone(
-    lab: SharedLab, tmp_path: Path, lock_file: str, commits: dict[str, str]
+    lab: SharedLab, tmp_path: Path, standin_lock: str, standins: dict[str, str]
 ) -> None:
     host = lab.host("gb10", docker=False)
     where = inventory(
-        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=lock_file
+        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=standin_lock
     )
     before = state(host)
     play = deploy(where, "--check", "--diff")
@@ -123,22 +81,24 @@ def test_a_clean_host_is_shown_everything_and_left_alone(
     assert state(host) == before
     assert "would install: docker.io, python3-requests" in play.output
     assert f"would pull {lab.lab.site.registry}/vllm/vllm-openai@{DIGEST}" in play.output
-    for repo, commit in commits.items():
+    for repo, commit in standins.items():
         assert f"after: {repo}@{commit[:12]} from {lab.lab.site.hub_url}" in play.output
     assert re.search(r"^\+ +8 model\.safetensors$", play.output, re.MULTILINE)
     assert launch(play)[:3] == ["docker", "run", "-d"]
 
 
 def test_the_spark_inventory_launches_the_quick_start_of_its_source(
-    lab: SharedLab, tmp_path: Path, lock_file: str, commits: dict[str, str]
+    lab: SharedLab, tmp_path: Path, standin_lock: str, standins: dict[str, str]
 ) -> None:
     host = lab.host("gb10")
     # inventory/spark as it is; beside it only where this spark-01 is and what it can reach.
-    reached: dict[str, Any] = lab.lab.inventory()["all"]
+    reached: dict[str, Any] = lab.lab.inventory()["all"]["vars"]
     here = {
-        **reached["vars"],
+        **{name: value for name, value in reached.items() if name.startswith("ansible_")},
+        "roost_hub_endpoint": lab.lab.site.hub_url,
         "ansible_host": str(host.address),
-        "roost_lock_file": lock_file,
+        "ansible_control_path_dir": control_path_dir(lab.lab),
+        "roost_lock_file": standin_lock,
     }
     beside = tmp_path / "lab.yml"
     beside.write_text(yaml.safe_dump({"all": {"hosts": {"spark-01": here}}}))
@@ -153,8 +113,8 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
     # What of Docker's options is theirs, and what roost says differently.
     assert image == f"vllm/vllm-openai@{DIGEST}"  # nightly moves; the card names this digest
     models = "/var/lib/roost/models"
-    target = f"{models}/{TARGET.replace('/', '--')}/{commits[TARGET]}"
-    drafter = f"{models}/{DRAFTER.replace('/', '--')}/{commits[DRAFTER]}"
+    target = f"{models}/{TARGET.replace('/', '--')}/{standins[TARGET]}"
+    drafter = f"{models}/{DRAFTER.replace('/', '--')}/{standins[DRAFTER]}"
     theirs_instead = {
         # The container fetches nothing, so it needs no cache; its drafter is mounted too.
         ("-v", "$HOME/.cache/huggingface:/root/.cache/huggingface"): (
@@ -175,8 +135,8 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
         ("--label", f"roost.recipe={ORNITH}"),
         ("--label", "roost.hardware=gb10"),
         ("--label", "roost.speculation=dflash"),
-        ("--label", f"roost.model={TARGET}@{commits[TARGET]}"),
-        ("--label", f"roost.drafter={DRAFTER}@{commits[DRAFTER]}"),
+        ("--label", f"roost.model={TARGET}@{standins[TARGET]}"),
+        ("--label", f"roost.drafter={DRAFTER}@{standins[DRAFTER]}"),
         ("-e", "HF_HUB_OFFLINE=1"),
         ("-e", "VLLM_NO_USAGE_STATS=1"),
     ]

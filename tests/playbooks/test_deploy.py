@@ -17,7 +17,6 @@ import pytest
 import yaml
 from tests.playbooks.playbook import Play, deploy, inventory, state
 
-from roost import locking
 from roost.lab import build, paths
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
@@ -46,11 +45,9 @@ def server(shared_lab: SharedLab, tmp_path_factory: pytest.TempPathFactory) -> S
         shared_lab.lab,
         [host],
         roost_recipe="smollm2-135m",
-        roost_lock_file=str(folder / "roost.lock.yml"),
+        roost_lock_file=str(shared_lab.lab.lock_file),
     )
-    job = locking.plan((), inventory=where)
-    assert not locking.run(job, write=True).failures
-    return Server(host, where, folder / "roost.lock.yml", deploy(where))
+    return Server(host, where, shared_lab.lab.lock_file, deploy(where))
 
 
 def container(host: Host) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""A recipe too large for any lab, with stand-ins of a few bytes for its repositories on the hub."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from roost import lock
+from roost.lab import hubstore, paths
+from roost.lab.fixtures import SharedLab
+from roost.lab.lab import Lab
+
+TARGET = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
+DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
+
+
+def publish_standins(lab: Lab, folder: Path) -> dict[str, str]:
+    """Publish the stand-ins; their commits by repository."""
+    commits = {}
+    for repo in (TARGET, DRAFTER):
+        source = folder / repo
+        source.mkdir(parents=True)
+        (source / "README.md").write_text(f"A stand-in for {repo}: no weights.\n")
+        (source / "model.safetensors").write_bytes(b"stand-in")
+        commits[repo] = hubstore.publish(paths.hub_store(lab.cache), repo, "main", source)
+    return commits
+
+
+@pytest.fixture
+def standins(lab: SharedLab, tmp_path: Path) -> dict[str, str]:
+    """Commits of the stand-ins, by repository."""
+    return publish_standins(lab.lab, tmp_path / "standins")
+
+
+@pytest.fixture
+def standin_lock(standins: dict[str, str], tmp_path: Path) -> str:
+    """A lock that pins the recipe to the stand-ins."""
+    entries = {
+        repo: {
+            "main": lock.LockedModel(
+                commit=commit, bytes=1000, files=2, resolved=dt.date(2026, 11, 29)
+            )
+        }
+        for repo, commit in standins.items()
+    }
+    path = tmp_path / "standins.lock.yml"
+    lock.write(path, lock.Lock(models=entries))
+    return str(path)
