@@ -72,9 +72,7 @@ exec chroot "$root" /usr/bin/env -i HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=no
 """
 
 
-def run_inside(
-    root: Path, argv: Sequence[str], *, binds: Mapping[Path, str] | None = None
-) -> str:
+def run_inside(root: Path, argv: Sequence[str], *, binds: Mapping[Path, str] | None = None) -> str:
     """Run a command inside a root filesystem, as root, with /proc and the usual devices.
 
     Args:

@@ -17,8 +17,19 @@ TAG = packages.ENGINE_VERSION
 # The official image's entrypoint is the engine's command with its verb; so is this one's.
 ENTRYPOINT = ("vllm", "serve")
 
+# At its start the engine asks each model class for its abilities, in a process that takes as long
+# as a start itself, and notes the answers. With the lab's two models noted in the image, every
+# start is about 6 s shorter.
+_NOTES = "var/cache/vllm"
+_TAKE_NOTES = """
+from vllm.model_executor.models.registry import ModelRegistry
+for name in ("LlamaForCausalLM", "DFlashDraftModel"):
+    ModelRegistry.models[name].inspect_model_cls()
+"""
+
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "VLLM_CACHE_ROOT": f"/{_NOTES}",
     "VLLM_TARGET_DEVICE": "cpu",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -30,19 +41,21 @@ LABELS = {
     "org.opencontainers.image.licenses": "Apache-2.0",
 }
 
+# The engine starts its workers by running this file again, under another name.
 _COMMAND = """#!/usr/bin/python3
-import sys
+if __name__ == "__main__":
+    import sys
 
-from vllm.entrypoints.cli.main import main
+    from vllm.entrypoints.cli.main import main
 
-sys.exit(main())
+    sys.exit(main())
 """
 
 
 def engine_image(cache: Path, say: Say) -> str:
     """Build the image and push it as ``roost-lab/vllm-cpu`` to the registry in the cache.
 
-    Two layers: Debian, then the engine with its Python packages.
+    Three layers: Debian, the Python packages, and the engine's command with its notes.
 
     Returns:
         The digest of the manifest, ``sha256:`` and 64 hexadecimal digits. It is what the
@@ -54,7 +67,15 @@ def engine_image(cache: Path, say: Say) -> str:
     base = base_image(cache, say)
     engine = packages.engine_packages(cache, say)
     storage = paths.registry_storage(cache)
-    settings = (REPOSITORY, TAG, str(ENTRYPOINT), str(ENVIRONMENT), str(LABELS), _COMMAND)
+    settings = (
+        REPOSITORY,
+        TAG,
+        str(ENTRYPOINT),
+        str(ENVIRONMENT),
+        str(LABELS),
+        _COMMAND,
+        _TAKE_NOTES,
+    )
 
     def make(folder: Path) -> None:
         # A copy of hard links: umoci adds layers in place, and the base is kept for the next time.
@@ -64,15 +85,12 @@ def engine_image(cache: Path, say: Say) -> str:
         (layout / "index.json").unlink()
         (folder / "index.json").rename(layout / "index.json")
         image = f"{layout}:image"
-        tree = folder / "tree"
-        command = tree / "usr/local/bin/vllm"
-        command.parent.mkdir(parents=True)
-        command.write_text(_COMMAND)
-        command.chmod(0o755)
-        commands.run(["umoci", "insert", "--image", image, command, "/usr/local/bin/vllm"])
         inside = f"/{packages.SITE_PACKAGES}"
         commands.run(["umoci", "insert", "--image", image, engine, inside])
-        shutil.rmtree(tree)
+        small = folder / "small"
+        _make_small_layer(small, engine)
+        commands.run(["umoci", "insert", "--image", image, small, "/"])
+        shutil.rmtree(small)
         _configure(image)
         _push(image, storage, folder / "digest")
         # What was pushed is in the registry's storage.
@@ -99,6 +117,20 @@ def base_image(cache: Path, say: Say) -> Path:
         commands.run(["umoci", "insert", "--image", f"{layout}:image", base, "/"])
 
     return cached.build(cache, "engine-base-image", [base.name], make, say)
+
+
+def _make_small_layer(tree: Path, engine: Path) -> None:
+    command = tree / "usr/local/bin/vllm"
+    command.parent.mkdir(parents=True)
+    command.write_text(_COMMAND)
+    command.chmod(0o755)
+    env = commands.environment(
+        PYTHONPATH=str(engine),
+        VLLM_CACHE_ROOT=str(tree / _NOTES),
+        VLLM_TARGET_DEVICE="cpu",
+        VLLM_NO_USAGE_STATS="1",
+    )
+    commands.run([packages.PYTHON, "-P", "-c", _TAKE_NOTES], env=env)
 
 
 def _configure(image: str) -> None:

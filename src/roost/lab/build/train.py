@@ -132,9 +132,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(size, config.rms_norm_eps)
         self.theta = config.rope_parameters["rope_theta"]
 
-    def forward(
-        self, block: Tensor, context: Tensor, positions: Tensor, visible: Tensor
-    ) -> Tensor:
+    def forward(self, block: Tensor, context: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         """[batch, queries, hidden] to the same shape; other shapes as in :class:`Batch`."""
         context_positions = torch.arange(context.shape[1])[None]
         query = self._rotated(self.q_norm(_by_head(self.q_proj(block), self.heads)), positions)
@@ -192,9 +190,7 @@ class Layer(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(
-        self, block: Tensor, context: Tensor, positions: Tensor, visible: Tensor
-    ) -> Tensor:
+    def forward(self, block: Tensor, context: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
         """[batch, queries, hidden] to the same shape."""
         normed = self.input_layernorm(block)
         block = block + self.self_attn(normed, context, positions, visible)
@@ -324,9 +320,7 @@ def make_batch(sequences: list[Sequence], starts: list[Tensor]) -> Batch:
     return Batch(features, queries.flatten(1), positions, visible, answers.flatten(1))
 
 
-def draft_loss(
-    drafter: Drafter, batch: Batch, head: Tensor, answer_tokens: Tensor
-) -> Tensor:
+def draft_loss(drafter: Drafter, batch: Batch, head: Tensor, answer_tokens: Tensor) -> Tensor:
     """Cross entropy of the drafts, earlier ones weighing more.
 
     Args:
@@ -404,7 +398,8 @@ def save(drafter: Drafter, target: Any, folder: Path) -> None:
     """Write the drafter as a repository."""
     folder.mkdir(parents=True)
     state = {
-        name: tensor.to(torch.bfloat16).contiguous() for name, tensor in drafter.state_dict().items()
+        name: tensor.to(torch.bfloat16).contiguous()
+        for name, tensor in drafter.state_dict().items()
     }
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(drafter_config(target), indent=2) + "\n")
