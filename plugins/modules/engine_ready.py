@@ -37,9 +37,9 @@ options:
     type: int
     default: 1800
   log_lines:
-    description: How many lines of the log to show when it failed.
+    description: How many lines of the log to show when it failed; a cause is often far above the end.
     type: int
-    default: 40
+    default: 100
 attributes:
   check_mode:
     support: none
@@ -126,7 +126,7 @@ def main() -> None:
             "container": {"type": "str", "required": True},
             "url": {"type": "str", "required": True},
             "timeout": {"type": "int", "default": 1800},
-            "log_lines": {"type": "int", "default": 40},
+            "log_lines": {"type": "int", "default": 100},
         },
         supports_check_mode=False,
     )
