@@ -73,13 +73,14 @@ def roost_preflight(
         check_mode: Then nothing is fetched, and an outage is worth a warning only.
 
     Returns:
-        ``{error, warning, info}``: one text for each severity, empty where there is nothing.
+        ``{errors, remarks}``: texts, empty where there is nothing to say. Remarks are warnings and
+        notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
-        return {"error": str(error), "warning": "", "info": ""}
+        return {"errors": str(error), "remarks": ""}
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -96,8 +97,10 @@ def roost_preflight(
         *_registry(registry, wanted.spec.image, check_mode),
     ]
     return {
-        severity: "\n".join(found.text() for found in findings if found.severity == severity)
-        for severity in ("error", "warning", "info")
+        "errors": "\n".join(found.text() for found in findings if found.severity == "error"),
+        "remarks": "\n".join(
+            f"{found.severity}: {found.text()}" for found in findings if found.severity != "error"
+        ),
     }
 
 

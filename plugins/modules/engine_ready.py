@@ -37,7 +37,7 @@ options:
     type: int
     default: 1800
   log_lines:
-    description: How many lines of the log to show when it failed; a cause is often far above the end.
+    description: How many lines of the log to show when it failed; causes stand far above the end.
     type: int
     default: 100
 attributes:

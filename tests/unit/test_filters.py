@@ -63,7 +63,7 @@ def test_a_mistake_in_the_inventory_is_a_refusal_and_no_exception(tmp_path: Path
 
 
 def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
-    assert findings(given(tmp_path)) == {"error": "", "warning": "", "info": ""}
+    assert findings(given(tmp_path)) == {"errors": "", "remarks": ""}
 
 
 def test_every_error_is_listed(tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_every_error_is_listed(tmp_path: Path) -> None:
         probe=probe_output(docker=(1, "permission denied on the socket"), containers=(1, "")),
         snapshots=[PRESENT, down],
     )
-    assert "docker: saw permission denied" in found["error"]
-    assert "hub_unreachable: saw x on y: the hub cannot be reached" in found["error"]
-    assert "fix: Check y." in found["error"]
+    assert "docker: saw permission denied" in found["errors"]
+    assert "hub_unreachable: saw x on y: the hub cannot be reached" in found["errors"]
+    assert "fix: Check y." in found["errors"]
 
 
 def test_a_cut_off_probe_is_an_error(tmp_path: Path) -> None:
-    assert "did not finish" in findings(given(tmp_path), probe="==> machine 0\n")["error"]
+    assert "did not finish" in findings(given(tmp_path), probe="==> machine 0\n")["errors"]
 
 
 def _df(free_bytes: int) -> tuple[int, str]:
@@ -96,7 +96,7 @@ def test_only_what_is_missing_has_to_fit_on_the_disk(tmp_path: Path, present: bo
         probe=probe_output(disk_models=free, disk_docker=free),
         snapshots=[PRESENT if present else missing, PRESENT],
     )
-    assert ("disk: saw" in found["error"]) is not present
+    assert ("disk: saw" in found["errors"]) is not present
 
 
 def test_weights_that_the_hub_cannot_size_count_as_the_lock_says(tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_weights_that_the_hub_cannot_size_count_as_the_lock_says(tmp_path: Path)
     found = findings(
         wanted, probe=probe_output(disk_models=free, disk_docker=free), snapshots=[down, down]
     )
-    assert f"{(WEIGHTS + DRAFTER) / 2**30:.1f} GiB" in found["error"]
+    assert f"{(WEIGHTS + DRAFTER) / 2**30:.1f} GiB" in found["errors"]
 
 
 @pytest.mark.parametrize(
     ("message", "severity", "in_check_mode"),
     [
-        ("manifest unknown: manifest unknown", "error", "error"),
-        ("Get https://x/v2/: dial tcp: connection refused", "error", "warning"),
+        ("manifest unknown: manifest unknown", "errors", "errors"),
+        ("Get https://x/v2/: dial tcp: connection refused", "errors", "remarks"),
     ],
 )
 def test_a_missing_digest_and_a_registry_that_is_down_are_told_apart(
