@@ -123,9 +123,8 @@ class _Local:
         try:
             done = subprocess.run(
                 list(argv),
-                input=input,
+                input=None if input is None else input.encode(),
                 capture_output=True,
-                text=True,
                 timeout=timeout,
                 check=False,
             )
@@ -133,7 +132,9 @@ class _Local:
             return Completed(127, "", f"{argv[0]}: not found")
         except subprocess.TimeoutExpired:
             raise SshError(f"{shlex.join(argv)} took longer than {timeout:.0f} s") from None
-        return Completed(done.returncode, done.stdout, done.stderr)
+        # Decoded here as over SSH: text mode would turn a progress bar's carriage returns into lines.
+        out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
+        return Completed(done.returncode, out, err)
 
     @contextmanager
     def tunnel(self, port: int, address: str = "127.0.0.1") -> Iterator[Tunnel]:

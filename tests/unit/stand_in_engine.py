@@ -156,7 +156,7 @@ class Container:
             'case "$1" in\n'
             f"container) echo {shlex.quote(json.dumps([self.inspect]))};;\n"
             f"image) echo {shlex.quote(json.dumps([self.image]))};;\n"
-            "logs) echo '2026-01-02 out'; echo '2026-01-01 err' >&2;;\n"
+            "logs) echo '2026-01-02 out'; printf '2026-01-01 50%%\\r100%%\\n' >&2;;\n"
             "esac\n"
         )
         script.chmod(0o755)

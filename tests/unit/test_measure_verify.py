@@ -91,7 +91,7 @@ def test_a_right_host_passes_with_figures_and_evidence(site: Site) -> None:
     assert evidence.figures["accept_length"].value == pytest.approx(2.5)
     assert "75 of 200 draft tokens" in evidence.figures["accept_length"].source
     assert {"ttft_ms", "tokens_per_s", "accept_rate"} <= set(evidence.figures)
-    assert evidence.artefacts["engine.log"] == "2026-01-01 err\n2026-01-02 out\n"
+    assert evidence.artefacts["engine.log"] == "2026-01-01 50%\r100%\n2026-01-02 out\n"
     assert "num_drafts_total" in evidence.artefacts["metrics_before.txt"]
     assert evidence.artefacts["metrics_before.txt"] != evidence.artefacts["metrics_after.txt"]
 

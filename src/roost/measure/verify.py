@@ -593,8 +593,9 @@ def _keep_log(target: Target, evidence: Evidence) -> None:
     try:
         remote = _remote(target)
         done = ssh.run_privileged(remote, words)
-        # An engine logs to both streams; the time stamps put them back in order.
-        lines = sorted((done.out + done.err).splitlines())
+        # An engine logs to both streams; the time stamps put them back in order. A progress bar's
+        # carriage returns stay within their stamped line.
+        lines = sorted(filter(None, f"{done.out}\n{done.err}".split("\n")))
         evidence.artefacts["engine.log"] = "\n".join(lines) + "\n"
     except RoostError as error:
         evidence.artefacts["engine.log"] = f"not read: {error}\n"
