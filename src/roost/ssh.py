@@ -132,7 +132,7 @@ class _Local:
             return Completed(127, "", f"{argv[0]}: not found")
         except subprocess.TimeoutExpired:
             raise SshError(f"{shlex.join(argv)} took longer than {timeout:.0f} s") from None
-        # Decoded here as over SSH: text mode would turn a progress bar's carriage returns into lines.
+        # Decoded here as over SSH: text mode would turn carriage returns into lines.
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         return Completed(done.returncode, out, err)
 
