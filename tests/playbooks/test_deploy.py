@@ -17,7 +17,7 @@ import pytest
 import yaml
 from tests.playbooks.playbook import Play, deploy, inventory, state
 
-from roost.lab import build, paths
+from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 from roost.launch import CONTAINER
@@ -36,8 +36,11 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(shared_lab: SharedLab, tmp_path_factory: pytest.TempPathFactory) -> Server:
-    build.build_all(paths.cache_dir(), print)
+def server(
+    artefacts: Artefacts,  # noqa: ARG001  # the hub has the model before the host's lab is locked
+    shared_lab: SharedLab,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Server:
     folder = tmp_path_factory.mktemp("deploy")
     host = shared_lab.host("cpu", fresh=True)
     where = inventory(
