@@ -239,7 +239,7 @@ def constants_of(program: Path) -> dict[str, Any]:
 def test_early_is_the_same_run_stopped_early() -> None:
     steps = constants_of(drafter.TRAIN)["REVISIONS"]
     assert set(steps) == set(drafter.REVISIONS)
-    assert steps["early"] * 3 <= steps["main"]
+    assert 0 < steps["early"] < 0.6 * steps["main"]
 
 
 def test_card_tells_how_a_revision_was_made() -> None:

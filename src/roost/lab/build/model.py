@@ -37,9 +37,7 @@ Made by roost's lab, for the lab: to try a deployment, not to use the model.
 
 def target_model(cache: Path, say: Say) -> Path:
     """The model as a repository folder: config, tokenizer, template, three shards, card."""
-    engine = packages.engine_packages(cache, say)
-    tools = packages.tools_packages(cache, say)
-    inputs = (_VERSION, _CONVERT, _CARD, engine.name, tools.name)
+    inputs = (_VERSION, _CONVERT, _CARD, *packages.conversion_libraries())
 
     def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="roost-model-") as name:
@@ -65,6 +63,9 @@ def run_python(cache: Path, say: Say, argv: list[str | Path]) -> str:
             "PYTHONPATH": ":".join(map(str, folders)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "HF_HUB_OFFLINE": "1",
+            # Two threads that wait for each other by spinning take several times as long as soon
+            # as anything else runs on two cores.
+            "OMP_WAIT_POLICY": "PASSIVE",
             "HOME": home,
             "TMPDIR": home,
         }

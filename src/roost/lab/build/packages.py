@@ -113,6 +113,13 @@ def compile_packages(folder: Path, inside: str) -> None:
     commands.run([PYTHON, "-c", _COMPILE, folder, inside])
 
 
+def conversion_libraries() -> list[str]:
+    """The pins that a converted or trained model depends on; the rest of the engine does not."""
+    lines = (ENGINE_REQUIREMENTS.read_text() + TOOLS_REQUIREMENTS.read_text()).splitlines()
+    names = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "accelerate")
+    return [line for line in lines if line.split("==")[0] in names]
+
+
 def tools_packages(cache: Path, say: Say) -> Path:
     """What converts the model, as a folder for ``PYTHONPATH`` beside :func:`engine_packages`."""
 
