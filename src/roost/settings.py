@@ -64,7 +64,10 @@ class Settings(Strict):
 
 
 def merge(layers: Iterable[Settings]) -> Settings:
-    """Later layers win key by key; ``extra_args`` add up in layer order, each flag once."""
+    """Later layers win key by key; ``extra_args`` add up in layer order.
+
+    Nothing is removed from ``extra_args``: of a flag said twice, the engine takes the last.
+    """
     merged: dict[str, Any] = {}
     extra: list[str] = []
     for layer in layers:
@@ -72,7 +75,7 @@ def merge(layers: Iterable[Settings]) -> Settings:
         extra.extend(said.pop("extra_args", []))
         merged.update(said)
     if extra:
-        merged["extra_args"] = list(dict.fromkeys(extra))
+        merged["extra_args"] = extra
     return Settings(**merged)
 
 

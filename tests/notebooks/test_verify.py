@@ -174,7 +174,8 @@ def test_garbled_answers_behind_green_health(deployed: Deployed, tmp_path: Path)
     assert not {*SEES_CONTAINER, *SEES_WEIGHTS} & set(why)
 
 
-COMPILED = "    roost_settings: {enforce_eager: false}\n"
+#: The fault needs both: compiled, and in the type that the recipe turns away from.
+COMPILED = "    roost_settings: {enforce_eager: false, extra_args: [--dtype, bfloat16]}\n"
 
 
 def wait_until_healthy(deployed: Deployed) -> None:

@@ -11,12 +11,14 @@ from roost.settings import Settings, from_mapping, merge, parse_assignments
 def test_later_layers_win_and_extra_args_add_up() -> None:
     merged = merge(
         [
-            Settings(max_num_seqs=4, extra_args=["--a"]),
+            Settings(max_num_seqs=4, extra_args=["--a", "1"]),
             Settings(max_num_seqs=2, enforce_eager=True),
-            Settings(extra_args=["--b", "--a"]),
+            Settings(extra_args=["--b", "1"]),
         ]
     )
-    assert merged == Settings(max_num_seqs=2, enforce_eager=True, extra_args=["--a", "--b"])
+    assert merged == Settings(
+        max_num_seqs=2, enforce_eager=True, extra_args=["--a", "1", "--b", "1"]
+    )
 
 
 def test_false_is_said_but_none_is_not() -> None:
