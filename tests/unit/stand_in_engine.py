@@ -35,6 +35,8 @@ class Engine:
     reasoning: str = ""
     #: Raw bytes of a stream instead of the right ones.
     stream: bytes | None = None
+    #: How many streams say something else first, as near ties do.
+    ties: int = 0
     speculates: bool = True
     accepted_per_draft: float = 1.5
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -93,6 +95,9 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
             if engine.chat_status != 200:
                 message = {"error": {"message": "EngineCore encountered an issue"}}
                 self.reply(engine.chat_status, json.dumps(message).encode())
+            elif body.get("stream") and engine.ties:
+                engine.ties -= 1
+                self.reply(200, stream_of(f"{text} Indeed."))
             elif body.get("stream"):
                 self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
             else:

@@ -222,6 +222,15 @@ def test_streams_that_are_not_right(site: Site, stream: bytes, why: str) -> None
     assert failed["streaming"].why.startswith(why)
 
 
+def test_a_near_tie_is_no_broken_stream(site: Site) -> None:
+    site.engine.ties = 1
+    checks = {check.id: check for check in site.verify().checks}
+    assert checks["streaming"].ok
+    assert checks["streaming"].why == "the texts agreed at attempt 2"
+    site.engine.ties = verify.STREAM_ATTEMPTS
+    assert set(site.failed()) == {"streaming"}
+
+
 def test_speculation_that_accepts_nothing_or_is_off(site: Site) -> None:
     site.engine.accepted_per_draft = 0
     assert site.failed()["speculation"].observed.startswith("accept length 1.00 over")
