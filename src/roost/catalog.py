@@ -192,6 +192,9 @@ class Engine(Strict):
     port: int = Field(description="inside the container")
     health_path: str
     metrics_path: str
+    shm_size: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = Field(
+        description="/dev/shm of a container with an IPC namespace of its own"
+    )
     min_driver: Annotated[int, Field(ge=1)] = Field(description="NVIDIA driver, major version")
     min_driver_source: str
     flags: dict[str, Flag]

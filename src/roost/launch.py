@@ -107,7 +107,7 @@ class LaunchSpec(BaseModel):
     ports: list[Port]
     gpus: str | None = Field(description="`all`, or none on a machine without")
     ipc: str | None = Field(description="`host`, or the engine's default")
-    shm_size: str | None = None
+    shm_size: str | None = Field(description="none where the host's IPC namespace is shared")
     security: Security
     pids_limit: int
     log_options: dict[str, str]
@@ -212,6 +212,9 @@ def build(
         drafter = _weights(repository, lock, site, unresolved)
 
     served_name = site.served_name or recipe.served_name
+    ipc_host = hardware.ipc_host
+    if support is not None and support.ipc_host is not None:
+        ipc_host = support.ipc_host
     spec = LaunchSpec(
         name=CONTAINER,
         image=_reference(image, digest, site.registry_mirror),
@@ -236,7 +239,8 @@ def build(
         ],
         ports=[Port(listen=site.listen, host=site.port, container=engine.port)],
         gpus="all" if hardware.gpu else None,
-        ipc=_ipc(hardware, support.ipc_host if support else None),
+        ipc="host" if ipc_host else None,
+        shm_size=None if ipc_host else engine.shm_size,
         security=Security(),
         pids_limit=4096,
         # An engine logs every few seconds for months; Docker's default keeps all of it.
@@ -329,10 +333,6 @@ def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
         host = mirror.rpartition("://")[2]
         repository = f"{host}/{rest if has_host else repository}"
     return f"{repository}@{digest}" if digest else f"{repository}:{image.tag}"
-
-
-def _ipc(hardware: Hardware, on_this: bool | None) -> str | None:
-    return "host" if (hardware.ipc_host if on_this is None else on_this) else None
 
 
 def require_resolved(resolved: Resolved) -> None:

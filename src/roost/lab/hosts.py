@@ -291,6 +291,8 @@ class Host:
         argv = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--console=passive"]
         argv += [f"--directory={self._root}", f"--machine={machine_name(self.site.lab, self.name)}"]
         argv += [f"--hostname={self.name}", f"--network-namespace-path={self._namespace}"]
+        # A copy of this machine's resolver would cost every refused look-up a timeout.
+        argv += ["--resolv-conf=off"]
         argv += [f"--bind={self.folder / 'docker'}:/var/lib/docker"]
         # What dockerd and the containers' runtime need, and nspawn withholds from a container.
         argv += ["--capability=all", "--system-call-filter=add_key keyctl bpf @keyring"]

@@ -296,6 +296,9 @@ class Lab:
                     "ansible_user": "root",
                     "ansible_ssh_private_key_file": str(self.key),
                     "ansible_ssh_common_args": ssh_options,
+                    # A later lab has other machines at the same addresses; a connection that
+                    # Ansible keeps must not outlive this one.
+                    "ansible_control_path_dir": str(self.state / "ssh" / "cp"),
                     "ansible_python_interpreter": "/usr/bin/python3",
                     "roost_hub_endpoint": self.site.hub_url,
                     "roost_registry_mirror": f"http://{self.site.registry}",

@@ -20,6 +20,7 @@ HOST_PACKAGES = (
     "openssh-server",
     "python3",
     "python3-venv",
+    "python3-apt",  # Ansible's apt module speaks through it
     "sudo",
     "iproute2",
     "iptables",
