@@ -45,20 +45,10 @@ class Play:
         return " ".join(str(fatal[0]).split())
 
 
-def control_path_dir(lab: Lab) -> str:
-    """Where ssh keeps its shared connections: with the lab they go, and a later lab may have other
-    hosts at the same addresses."""
-    return str(lab.state / "ssh" / "cp")
-
-
 def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -> Path:
     """An inventory of these hosts of a lab, with further variables for all of them."""
     written = lab.inventory()["all"]
-    common = {
-        **written["vars"],
-        "ansible_control_path_dir": control_path_dir(lab),
-        **variables,
-    }
+    common = {**written["vars"], **variables}
     chosen = {host.name: written["hosts"][host.name] for host in hosts}
     folder.mkdir(parents=True, exist_ok=True)
     document = {"all": {"vars": common, "hosts": chosen}}

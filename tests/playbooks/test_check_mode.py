@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.playbooks.conftest import DRAFTER, TARGET
-from tests.playbooks.playbook import ROOT, Play, control_path_dir, deploy, inventory, state
+from tests.playbooks.playbook import ROOT, Play, deploy, inventory, state
 from tests.unit.deployments import ORNITH
 
 from roost.lab.fixtures import SharedLab
@@ -97,7 +97,6 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
         **{name: value for name, value in reached.items() if name.startswith("ansible_")},
         "roost_hub_endpoint": lab.lab.site.hub_url,
         "ansible_host": str(host.address),
-        "ansible_control_path_dir": control_path_dir(lab.lab),
         "roost_lock_file": standin_lock,
     }
     beside = tmp_path / "lab.yml"
