@@ -33,6 +33,10 @@ class RoostError(Exception):
             parts.append(f"fix: {self.fix}")
         return "\n  ".join(parts)
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback, so that notebooks speak like the command."""
+        return [str(self)]
+
 
 class UsageError(RoostError):
     """The command or its arguments make no sense: nothing was attempted."""

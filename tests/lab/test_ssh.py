@@ -18,6 +18,8 @@ import pytest
 from roost import ssh
 from roost.inventory import Connection, Host
 
+pytestmark = pytest.mark.lab
+
 SSHD = Path("/usr/sbin/sshd")
 
 
