@@ -37,7 +37,7 @@ Made by roost's lab, for the lab: to try a deployment, not to use the model.
 
 def target_model(cache: Path, say: Say) -> Path:
     """The model as a repository folder: config, tokenizer, template, three shards, card."""
-    inputs = (_VERSION, _CONVERT, _CARD, *packages.conversion_libraries())
+    inputs: list[cached.Input] = [_VERSION, _CONVERT, _CARD, *packages.conversion_libraries()]
 
     def make(folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="roost-model-") as name:
