@@ -193,7 +193,7 @@ class Engine(Strict):
     health_path: str
     metrics_path: str
     shm_size: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = Field(
-        description="/dev/shm of a container with an IPC namespace of its own"
+        description="shared memory of a container with an IPC namespace of its own"
     )
     min_driver: Annotated[int, Field(ge=1)] = Field(description="NVIDIA driver, major version")
     min_driver_source: str
