@@ -25,6 +25,6 @@ fi
 say "making $venv with $("$python" --version)"
 rm -f "$venv/.ready"
 "$python" -m venv --clear "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check -e '.[dev]'
+"$venv/bin/pip" install -qq --disable-pip-version-check -e '.[dev]'
 touch "$venv/.ready"
 say "ready"
