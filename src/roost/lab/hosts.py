@@ -227,8 +227,10 @@ class Host:
             raise RoostError(f"host {self.name} is not running", fix="roost lab up")
         clean = ["env", "-i", "HOME=/root", "LANG=C.UTF-8"]
         clean += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
+        # --root: where this process is in a chroot itself, nspawn cannot make the host's root the
+        # root of its mount namespace.
         return subprocess.run(
-            ["nsenter", f"--target={init.pid}", "--all", *clean, *argv],
+            ["nsenter", f"--target={init.pid}", "--all", "--root", "--wd", *clean, *argv],
             input=text_in,
             capture_output=True,
             text=True,
