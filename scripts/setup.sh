@@ -5,8 +5,15 @@ venv=$1
 
 say() { printf 'setup: %s\n' "$*"; }
 
-python=$(command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3 || true)
-if [ -z "$python" ] || ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+# The first that is new enough and really runs (a version manager's shim may not).
+python=
+for candidate in python3 python3.13 python3.12 python3.11; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+        python=$(command -v "$candidate")
+        break
+    fi
+done
+if [ -z "$python" ]; then
     say "needs Python 3.11 or newer as python3" >&2
     exit 1
 fi
