@@ -1,7 +1,7 @@
 """Running a playbook over an inventory, through ansible-runner.
 
 A relative inventory path makes ansible-runner run no host at all and call that successful, so
-paths are made absolute here and a run that reached no host is a failure.
+paths are made absolute first, and a run that reached no host is a failure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from roost.errors import RoostError, UsageError
+from roost import inventory as inventories
+from roost.errors import RoostError
 from roost.root import repository_root
 
 
@@ -41,8 +42,7 @@ def run_playbook(
     """
     import ansible_runner
 
-    if not inventory.exists():
-        raise UsageError(f"{inventory}: no such inventory", fix="ls inventory/")
+    path = inventories.resolve_path(inventory)
     root = repository_root()
     options = [*(["--check"] if check else []), *(["--diff"] if diff else [])]
     with tempfile.TemporaryDirectory(prefix="roost-run-") as private:
@@ -50,7 +50,7 @@ def run_playbook(
             private_data_dir=private,
             project_dir=str(root),
             playbook=str(root / "playbooks" / f"{name}.yml"),
-            inventory=str(inventory.resolve()),
+            inventory=str(path),
             limit=limit,
             cmdline=" ".join(options) or None,
             envvars={"ANSIBLE_CONFIG": str(root / "ansible.cfg")},
