@@ -90,7 +90,9 @@ def roost_preflight(
         *preflight.disk(
             facts,
             weights_bytes=sum(missing),
-            image_bytes=0 if image.get("status") == 200 else wanted.requirements.image_bytes,
+            image_bytes=0
+            if image.get("status") == 200
+            else wanted.requirements.image_bytes.get(facts.architecture),
             model_dir=wanted.model_dir,
         ),
         *_hub(snapshots, check_mode),
@@ -119,35 +121,16 @@ def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[F
 
 
 def _registry(answer: Mapping[str, Any], image: str, check_mode: bool) -> Iterator[Finding]:
-    """What Docker's own question to the registry brought, as `docker pull` would ask it."""
-    if answer.get("skipped") or answer.get("status") in {200, -1}:
+    """What Docker's own question to the registry brought."""
+    if answer.get("skipped") or answer.get("status") == 200:
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
-    absent = any(text in said for text in ("unknown", "not found", "denied", "no image found"))
-    yield Finding(
-        id="image" if absent else "registry_unreachable",
-        severity="warning" if check_mode and not absent else "error",
-        saw=f"{said} (asked for {image})",
-        wants="the pinned image in its registry, or on the host",
-        why="the registry does not have this digest: it never was there, or was removed, as "
-        "nightly builds are after a while"
-        if absent
-        else "the registry cannot be asked from this host",
-        fix="pin another image (roost_settings.image), or name a mirror that still has it "
-        "(roost_registry_mirror)"
-        if absent
-        else "check the network, the registry's address (roost_registry_mirror) and, for one "
-        "without TLS, insecure-registries in /etc/docker/daemon.json",
-    )
+    yield preflight.registry(said, image, check_mode=check_mode)
 
 
 def roost_published(spec: Mapping[str, Any]) -> list[str]:
     """A launch spec's ports in Docker's short form, ``listen:host:container``."""
-    ports = [Port.model_validate(_plain(port)) for port in spec["ports"]]
-    return [
-        f"{f'[{port.listen}]' if ':' in port.listen else port.listen}:{port.host}:{port.container}"
-        for port in ports
-    ]
+    return [Port.model_validate(_plain(port)).published for port in spec["ports"]]
 
 
 def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:

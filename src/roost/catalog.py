@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from roost import yamlfile
 from roost.errors import UsageError
@@ -28,6 +28,12 @@ RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+
+
+def _one_line(error: ValidationError) -> UsageError:
+    """What is wrong with a value that a setting gave in one piece."""
+    reasons = (str(item["msg"]).removeprefix("Value error, ") for item in error.errors())
+    return UsageError("; ".join(dict.fromkeys(reasons)))
 
 
 class Revision(Strict):
@@ -74,8 +80,15 @@ class Revision(Strict):
 
     @classmethod
     def parse(cls, text: str) -> Revision:
-        """A revision given as one word (``drafter_revision``): a full commit, else a branch."""
-        return cls(commit=text) if _COMMIT.fullmatch(text) else cls(branch=text)
+        """A revision given as one word (``drafter_revision``): a full commit, else a branch.
+
+        Raises:
+            UsageError: It is neither.
+        """
+        try:
+            return cls(commit=text) if _COMMIT.fullmatch(text) else cls(branch=text)
+        except ValidationError as error:
+            raise _one_line(error) from None
 
 
 class Repository(Strict):
@@ -138,9 +151,16 @@ class Image(Strict):
 
     @classmethod
     def parse(cls, reference: str, engine_version: str) -> Image:
-        """An image given in one piece by a setting: ``repository@sha256:…``."""
+        """An image given in one piece by a setting: ``repository@sha256:…``.
+
+        Raises:
+            UsageError: It is not of that form.
+        """
         repository, _, digest = reference.partition("@")
-        return cls(repository=repository, digest=digest, engine_version=engine_version)
+        try:
+            return cls(repository=repository, digest=digest, engine_version=engine_version)
+        except ValidationError as error:
+            raise _one_line(error) from None
 
 
 class Gpu(Strict):

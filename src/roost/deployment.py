@@ -26,13 +26,14 @@ class Requirements(BaseModel):
 
     hardware: str
     architecture: str | None
-    image_platforms: list[str]
     gpu: Gpu | None
     min_driver: int
     min_driver_source: str
     gpu_memory_utilization: float | None
     weights_bytes: int = Field(description="on disk and in memory, from the lock")
-    image_bytes: int = Field(description="compressed layers, from the lock")
+    image_bytes: dict[str, int] = Field(
+        description="compressed layers by architecture, from the lock; empty: not known"
+    )
     memory_bytes: int | None = Field(description="host memory beyond the weights, without a GPU")
     install_docker: bool
 
@@ -103,7 +104,6 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     launch.require_resolved(resolved)
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
     support = resolved.recipe.hardware.get(given.hardware)
-    connect = "127.0.0.1" if given.listen in {"0.0.0.0", "::"} else given.listen  # noqa: S104
     kwargs = resolved.recipe.chat_template_kwargs
     questions = list(quality.QUESTIONS)
     return Deployment(
@@ -120,7 +120,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         hub_endpoint=given.hub_endpoint,
         registry_mirror=given.registry_mirror,
         model_dir=given.model_dir,
-        base_url=f"http://{connect}:{given.port}",
+        base_url=resolved.spec.ports[0].url,
         port=given.port,
         health_path=resolved.engine.health_path,
         metrics_path=resolved.engine.metrics_path,
@@ -131,20 +131,24 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         requirements=Requirements(
             hardware=resolved.hardware.id,
             architecture=resolved.hardware.architecture,
-            image_platforms=resolved.image_platforms,
             gpu=resolved.hardware.gpu,
             min_driver=resolved.engine.min_driver,
             min_driver_source=resolved.engine.min_driver_source,
             gpu_memory_utilization=resolved.settings.gpu_memory_utilization,
             weights_bytes=sum(item.bytes or 0 for item in weights),
-            image_bytes=resolved.image_bytes or 0,
+            image_bytes=resolved.image_bytes,
             memory_bytes=support.memory_bytes if support else None,
             install_docker=given.install_docker,
         ),
         gate=Gate(
             questions=questions,
             requests=[
-                quality.request_body(question, resolved.served_name, dict(kwargs))
+                quality.chat_request(
+                    question.prompt,
+                    resolved.served_name,
+                    kwargs,
+                    max_tokens=quality.MAX_TOKENS,
+                )
                 for question in questions
             ],
         ),

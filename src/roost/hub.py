@@ -23,7 +23,8 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
     Args:
         repository: What the recipe names.
         endpoint: Hub or mirror; none: the client's own default.
-        token: For gated repositories; none: whatever the client finds in its environment.
+        token: For gated repositories; none: what the client finds in its environment, except
+            where the endpoint has no TLS.
 
     Raises:
         RoostError: No answer, no such repository (or private, or gated without a token), no such
@@ -38,7 +39,9 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
         RevisionNotFoundError,
     )
 
-    api = HfApi(endpoint=endpoint, token=token)
+    # A token that the environment happens to hold does not go over the wire in the clear.
+    plain = (endpoint or "").startswith("http://")
+    api = HfApi(endpoint=endpoint, token=False if plain and token is None else token)
     where = f"{repository.repo}@{repository.revision.name} on {api.endpoint}"
     try:
         wanted = _expand(api, repository)
@@ -73,6 +76,12 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
             f"{where}: the hub cannot be reached",
             why=str(error) or type(error).__name__,
             fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise RoostError(
+            f"{where}: what answers is not a model hub",
+            why="its answer cannot be read; a proxy's login page looks like this too",
+            fix="check the hub's address (roost_hub_endpoint, --hub)",
         ) from None
     siblings = info.siblings or []
     if not info.sha or not re.fullmatch(r"[0-9a-f]{40}", info.sha) or not siblings:

@@ -27,6 +27,7 @@ from roost.catalog import (
 from roost.engines import vllm
 from roost.errors import RefusedError, UsageError
 from roost.lock import Lock
+from roost.references import split_mirror, split_registry
 from roost.settings import Settings, merge
 
 #: The one name of roost's container on a host.
@@ -63,13 +64,32 @@ class Mount(BaseModel):
 
 
 class Port(BaseModel):
-    """A published port."""
+    """A published port; ``listen`` is an IP address."""
 
     model_config = ConfigDict(frozen=True)
 
     listen: str
     host: int
     container: int
+
+    @property
+    def published(self) -> str:
+        """Docker's short form, ``listen:host:container``."""
+        return f"{_bracketed(self.listen)}:{self.host}:{self.container}"
+
+    @property
+    def connect(self) -> str:
+        """The address that reaches it from the host itself."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)  # noqa: S104
+
+    @property
+    def url(self) -> str:
+        """Where the endpoint is, from the host itself."""
+        return f"http://{_bracketed(self.connect)}:{self.host}"
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 class Security(BaseModel):
@@ -130,8 +150,9 @@ class Resolved(BaseModel):
     settings: Settings
     image: Image
     image_digest: str | None
-    image_bytes: int | None = Field(description="compressed, for the hardware's architecture")
-    image_platforms: list[str]
+    image_bytes: dict[str, int] = Field(
+        description="compressed layers by architecture; empty where the lock knows nothing"
+    )
     model: Weights
     drafter: Weights | None
     served_name: str
@@ -266,10 +287,7 @@ def build(
         settings=settings,
         image=image,
         image_digest=digest,
-        image_bytes=(
-            locked_image.bytes.get(hardware.architecture or "amd64") if locked_image else None
-        ),
-        image_platforms=locked_image.platforms if locked_image else [],
+        image_bytes=locked_image.bytes if locked_image else {},
         model=model,
         drafter=drafter,
         served_name=served_name,
@@ -328,10 +346,9 @@ def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
     """A reference by digest alone: a tag beside it would make every later deploy a change."""
     repository = image.repository
     if mirror:
-        first, _, rest = repository.partition("/")
-        has_host = bool(rest) and ("." in first or ":" in first or first == "localhost")
-        host = mirror.rpartition("://")[2]
-        repository = f"{host}/{rest if has_host else repository}"
+        _, host = split_mirror(mirror)
+        _, path = split_registry(repository)
+        repository = f"{host}/{path}"
     return f"{repository}@{digest}" if digest else f"{repository}:{image.tag}"
 
 
@@ -346,7 +363,8 @@ def require_resolved(resolved: Resolved) -> None:
             f"{resolved.recipe.id} on {resolved.hardware.id} is not pinned: "
             + ", ".join(resolved.spec.unresolved),
             why="a branch or tag can mean something else tomorrow",
-            fix=f"run `roost lock {resolved.recipe.id}` and deploy again",
+            fix="run `roost lock -i INVENTORY` and deploy again "
+            f"(without an inventory: `roost lock {resolved.recipe.id}`)",
         )
 
 
@@ -378,8 +396,7 @@ def docker_argv(spec: LaunchSpec) -> list[str]:
     for mount in spec.mounts:
         words += ["-v", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for port in spec.ports:
-        listen = f"[{port.listen}]" if ":" in port.listen else port.listen
-        words += ["-p", f"{listen}:{port.host}:{port.container}"]
+        words += ["-p", port.published]
     words += ["--entrypoint", spec.entrypoint[0], spec.image, *spec.entrypoint[1:]]
     return [*words, *spec.command]
 
@@ -402,5 +419,5 @@ def as_json(spec: LaunchSpec) -> dict[str, Any]:
     """The spec as plain data; ``ports`` and ``mounts`` in Docker's own short forms."""
     data = spec.model_dump()
     data["mounts"] = [f"{m.source}:{m.target}{':ro' if m.read_only else ''}" for m in spec.mounts]
-    data["ports"] = [f"{p.listen}:{p.host}:{p.container}" for p in spec.ports]
+    data["ports"] = [port.published for port in spec.ports]
     return data

@@ -6,6 +6,7 @@ wanted, why, and how to mend it; one ``error`` among them refuses the host.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -65,16 +66,27 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
 
 
 def disk(
-    facts: HostFacts, *, weights_bytes: int, image_bytes: int, model_dir: str
+    facts: HostFacts, *, weights_bytes: int, image_bytes: int | None, model_dir: str
 ) -> list[Finding]:
     """Whether what still has to be fetched fits, counted per filesystem.
 
     Args:
         facts: The host.
         weights_bytes: Weights that are not on the host yet.
-        image_bytes: Compressed image layers that are not on the host yet.
+        image_bytes: Compressed image layers that are not on the host yet; none: not known.
         model_dir: Where weights go, for the message.
     """
+    if image_bytes is None:
+        unknown = Finding(
+            id="image_size",
+            severity="warning",
+            saw="the lock does not say how large the image is",
+            wants="its size, to know whether it fits",
+            why="whether the image fits cannot be told before it is pulled",
+            fix="run `roost lock -i INVENTORY` where the registry can be reached",
+        )
+        known = disk(facts, weights_bytes=weights_bytes, image_bytes=0, model_dir=model_dir)
+        return [*known, unknown]
     image_need = int(image_bytes * UNPACKED_RATIO)
     if facts.models_filesystem == facts.docker_filesystem:
         return list(
@@ -102,6 +114,53 @@ def disk(
             "move Docker's data-root to a larger filesystem, or `docker image prune`",
         ),
     ]
+
+
+_ABSENT = re.compile(r"(manifest|name) unknown|no such manifest|repository .* not found|NotFound")
+_NO_LOGIN = re.compile(r"unauthorized|denied|authentication required|no basic auth", re.IGNORECASE)
+
+
+def registry(said: str, image: str, *, check_mode: bool) -> Finding:
+    """What it means that Docker could not find an image in its registry.
+
+    Args:
+        said: The error message of Docker's daemon.
+        image: What was asked for.
+        check_mode: Then nothing is pulled, and an outage is worth a warning only.
+    """
+    saw = f"{said} (asked for {image})"
+    wants = "the pinned image in its registry, or on the host"
+    if _ABSENT.search(said):
+        return Finding(
+            id="image",
+            severity="error",
+            saw=saw,
+            wants=wants,
+            why="the registry does not have this digest: it never was there, or was removed, as "
+            "nightly builds are after a while",
+            fix="pin another image (roost_settings.image), or name a mirror that still has it "
+            "(roost_registry_mirror)",
+        )
+    if _NO_LOGIN.search(said):
+        # The daemon was asked without the credentials that `docker login` left with the client,
+        # so this is no proof that the pull will fail.
+        return Finding(
+            id="registry_login",
+            severity="warning",
+            saw=saw,
+            wants=wants,
+            why="the registry wants a login, or has no such repository and does not say so",
+            fix="if the pull fails too: docker login on the host, as the user that deploys",
+        )
+    return Finding(
+        id="registry_unreachable",
+        severity="warning" if check_mode else "error",
+        saw=saw,
+        wants=wants,
+        why="the registry cannot be asked from this host",
+        fix="check the network, the registry's address (roost_registry_mirror) and, for one "
+        "without TLS, insecure-registries in /etc/docker/daemon.json",
+    )
 
 
 def size(count: int) -> str:
@@ -148,12 +207,12 @@ def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
             why="this host is not the hardware that the inventory says",
             fix="correct roost_hardware for this host",
         )
-    elif needs.image_platforms and facts.architecture not in needs.image_platforms:
+    elif needs.image_bytes and facts.architecture not in needs.image_bytes:
         yield Finding(
             id="image_architecture",
             severity="error",
             saw=facts.architecture,
-            wants="one of " + ", ".join(needs.image_platforms),
+            wants="one of " + ", ".join(sorted(needs.image_bytes)),
             why="the pinned image is not built for this architecture",
             fix="name an image that is: roost_settings.image",
         )
@@ -281,7 +340,8 @@ def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
             if denied
             else "systemctl start docker, and see journalctl -u docker",
         )
-    if needs.gpu is not None and facts.docker_installed and not facts.gpu_runtime:
+    # Also where Docker is still to be installed: nobody would install the toolkit.
+    if needs.gpu is not None and not facts.gpu_runtime:
         yield Finding(
             id="gpu_runtime",
             severity="error",

@@ -8,6 +8,7 @@ and read the answers with the same eyes.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -58,18 +59,18 @@ class Verdict(BaseModel):
     why: str
 
 
-def request_body(
-    question: Question, model: str, chat_template_kwargs: dict[str, Any]
+def chat_request(
+    prompt: str, model: str, chat_template_kwargs: Mapping[str, Any], *, max_tokens: int
 ) -> dict[str, Any]:
-    """The chat completion request that asks ``question``, greedily."""
+    """The body of a chat completion that answers ``prompt`` greedily."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": "user", "content": question.prompt}],
+        "messages": [{"role": "user", "content": prompt}],
         "temperature": 0,
-        "max_tokens": MAX_TOKENS,
+        "max_tokens": max_tokens,
     }
     if chat_template_kwargs:
-        body["chat_template_kwargs"] = chat_template_kwargs
+        body["chat_template_kwargs"] = dict(chat_template_kwargs)
     return body
 
 

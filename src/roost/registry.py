@@ -15,6 +15,7 @@ from typing import Any
 from roost.catalog import Image
 from roost.errors import RoostError
 from roost.lock import LockedImage
+from roost.references import split_mirror, split_registry
 
 #: Seconds until an unanswered question counts as no answer.
 TIMEOUT = 20.0
@@ -48,11 +49,8 @@ class Registry:
         scheme, host = "https", None
         if mirror:
             scheme, host = split_mirror(mirror)
-        path = repository
-        first, _, rest = repository.partition("/")
-        if rest and ("." in first or ":" in first or first == "localhost"):
-            host, path = host or first, rest
-        host = host or "docker.io"
+        registry, path = split_registry(repository)
+        host = host or registry or "docker.io"
         if host in _DOCKER_HUB:
             host = _DOCKER_HUB_HOST
             path = path if "/" in path else f"library/{path}"
@@ -130,12 +128,6 @@ class Registry:
                 fix="check that a registry answers at that address, not a proxy's login page",
             ) from None
         return document, "sha256:" + hashlib.sha256(response.content).hexdigest()
-
-
-def split_mirror(mirror: str) -> tuple[str, str]:
-    """Scheme and host of a mirror's address; TLS unless it says ``http://``."""
-    scheme, separator, host = mirror.rpartition("://")
-    return (scheme, host) if separator else ("https", mirror)
 
 
 def _compressed(manifest: dict[str, Any]) -> int:

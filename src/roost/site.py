@@ -7,11 +7,12 @@ checked against this list, and a near miss is named.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError
 
 from roost import settings as settings_module
 from roost.errors import UsageError
@@ -22,6 +23,14 @@ PREFIX = "roost_"
 
 Name = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")]
+
+
+def _ip_address(value: str) -> str:
+    """An address that Docker can publish on; a name would only fail after the swap."""
+    return str(ipaddress.ip_address(value))
+
+
+Address = Annotated[str, AfterValidator(_ip_address)]
 Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
 
@@ -37,7 +46,7 @@ class HostVars(Strict):
     speculation: Name | None = Field(None, description="one of the recipe's choices")
     settings: dict[str, Any] = Field({}, description="engine-neutral settings, override all else")
     model_dir: AbsolutePath = Field("/var/lib/roost/models", description="weights on the host")
-    listen: Name = Field("127.0.0.1", description="address the endpoint is published on")
+    listen: Address = Field("127.0.0.1", description="IP address the endpoint is published on")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="its port on the host")
     served_name: Name | None = Field(None, description="model name that clients use")
     hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")

@@ -229,7 +229,7 @@ def test_unlocked_names_are_said_and_refused(mirror: str | None, image: str) -> 
         "revision roost-lab/SmolLM2-135M-Instruct@main",
         "revision roost-lab/SmolLM2-135M-DFlash@main",
     ]
-    with pytest.raises(RefusedError, match=r"run `roost lock smollm2-135m` and deploy again"):
+    with pytest.raises(RefusedError, match="run `roost lock -i INVENTORY` and deploy again"):
         launch.require_resolved(resolved)
 
 
@@ -246,7 +246,7 @@ def test_lock_pins_image_by_digest_alone() -> None:
     )
     resolved = launch.build(catalog.builtin(), "smollm2-135m", "cpu", lock=lock)
     assert resolved.spec.image == f"roost-lab/vllm-cpu@{digest}"
-    assert resolved.image_bytes == 7
+    assert resolved.image_bytes == {"amd64": 7}
 
 
 def test_drafter_revision_selects_another_lock_entry() -> None:
@@ -302,6 +302,38 @@ def test_unsupported_gives_the_reason() -> None:
     other = known.model_copy(update={"recipes": {ORNITH: changed}})
     with pytest.raises(RefusedError, match=r"no kernels \(a test\)"):
         launch.build(other, ORNITH, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"image": f"vllm/vllm-openai:nightly@sha256:{'a' * 64}"}, "carries a tag or digest"),
+        ({"image": "vllm/vllm-openai@sha256:abc"}, "is not a digest"),
+        ({"drafter_revision": "refs pr"}, "is not the name of a branch or tag"),
+        ({"drafter_revision": "-x"}, "is not the name of a branch or tag"),
+    ],
+)
+def test_what_a_setting_names_badly_is_a_usage_error(
+    settings: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        build("gb10", overrides=Settings(**settings))
+
+
+@pytest.mark.parametrize(
+    ("listen", "published", "url"),
+    [
+        ("127.0.0.1", "127.0.0.1:8000:8000", "http://127.0.0.1:8000"),
+        ("0.0.0.0", "0.0.0.0:8000:8000", "http://127.0.0.1:8000"),
+        ("::1", "[::1]:8000:8000", "http://[::1]:8000"),
+        ("::", "[::]:8000:8000", "http://[::1]:8000"),
+    ],
+)
+def test_a_port_is_published_and_reached(listen: str, published: str, url: str) -> None:
+    spec = build("gb10", site=launch.Site(listen=listen))
+    assert (spec.ports[0].published, spec.ports[0].url) == (published, url)
+    assert published in launch.docker_argv(spec)
+    assert launch.as_json(spec)["ports"] == [published]
 
 
 def test_untested_hardware_runs_with_a_named_image() -> None:

@@ -60,6 +60,12 @@ def test_a_right_host_has_no_findings(tmp_path: Path, hardware: str) -> None:
         ("gb10", {"runtime_hook": (1, "")}, "gpu_runtime", "no NVIDIA runtime in Docker"),
         (
             "gb10",
+            {"runtime_hook": (1, ""), "docker": (127, "sh: docker: not found")},
+            "gpu_runtime",
+            "no NVIDIA runtime in Docker",
+        ),
+        (
+            "gb10",
             {"meminfo": (0, "MemTotal:       127600748 kB\nMemAvailable:   90000000 kB")},
             "memory",
             "85.8 GiB of 121.7 GiB MemAvailable",
@@ -201,6 +207,42 @@ def test_disk_is_counted_per_filesystem() -> None:
     # Nothing to fetch needs no room, on whatever disk.
     full = hosts.parse(probe_output(disk_models=_df("/", 0), disk_docker=_df("/", 0)))
     assert ids(full, 0, 0) == []
+
+
+def test_an_image_of_unknown_size_is_a_warning_beside_what_is_known() -> None:
+    facts = hosts.parse(probe_output(disk_models=_df("/", 0), disk_docker=_df("/", 0)))
+    found = preflight.disk(facts, weights_bytes=2**30, image_bytes=None, model_dir="/m")
+    assert [(f.id, f.severity) for f in found] == [("disk", "error"), ("image_size", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted", "severity", "in_check_mode"),
+    [
+        ("manifest unknown: manifest unknown", "image", "error", "error"),
+        ("manifest for x@sha256:1 not found: manifest unknown", "image", "error", "error"),
+        (
+            "errors: denied: requested access to the resource",
+            "registry_login",
+            "warning",
+            "warning",
+        ),
+        ("unauthorized: authentication required", "registry_login", "warning", "warning"),
+        (
+            "x509: certificate signed by unknown authority",
+            "registry_unreachable",
+            "error",
+            "warning",
+        ),
+        ("dial tcp: lookup x: no such host", "registry_unreachable", "error", "warning"),
+        ("Connection failure: timed out", "registry_unreachable", "error", "warning"),
+    ],
+)
+def test_answers_of_a_registry_are_told_apart(
+    said: str, wanted: str, severity: str, in_check_mode: str
+) -> None:
+    found = preflight.registry(said, "r/x@sha256:1", check_mode=False)
+    assert (found.id, found.severity) == (wanted, severity)
+    assert preflight.registry(said, "r/x", check_mode=True).severity == in_check_mode
 
 
 def test_unreadable_disk_is_a_warning_not_a_pass() -> None:

@@ -51,6 +51,8 @@ def test_subclasses_that_ansible_hands_out_are_plain_again() -> None:
         ({**CPU, "roost_model_dir": "models"}, "roost_model_dir: String should match pattern"),
         ({**CPU, "roost_model_dir": "/a:b"}, "roost_model_dir: String should match pattern"),
         ({**CPU, "roost_hub_endpoint": "hub"}, "roost_hub_endpoint: String should match pattern"),
+        ({**CPU, "roost_listen": "localhost"}, "roost_listen: Value error, 'localhost' does not"),
+        ({**CPU, "roost_listen": "10.0.0.1:80"}, "roost_listen: Value error"),
         ({**CPU, "roost_settings": []}, "roost_settings: Input should be a valid dictionary"),
     ],
 )

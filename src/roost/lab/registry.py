@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from roost.errors import RoostError
 from roost.lab import network, processes
@@ -67,12 +67,12 @@ def wait_for_url(url: str, who: str, log: Path, seconds: float) -> None:
     """Wait until ``url`` answers 200."""
     deadline = time.monotonic() + seconds
     # No proxy of the environment: the lab's addresses are this machine's.
-    with httpx.Client(trust_env=False, timeout=2.0) as client:
+    with httpx2.Client(trust_env=False, timeout=2.0) as client:
         while True:
             try:
                 if client.get(url).status_code == 200:
                     return
-            except httpx.TransportError:
+            except httpx2.TransportError:
                 pass
             if time.monotonic() > deadline:
                 raise RoostError(f"{who} does not answer at {url}", why=processes.tail(log))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 from roost.errors import RoostError
 
@@ -92,7 +92,7 @@ class Client:
 
     def __init__(self, base_url: str, *, timeout: float = TIMEOUT_S) -> None:
         # Proxies of the environment are for the world outside; an engine sits behind a tunnel.
-        self._http = httpx.Client(base_url=base_url, timeout=timeout, trust_env=False)
+        self._http = httpx2.Client(base_url=base_url, timeout=timeout, trust_env=False)
 
     def __enter__(self) -> Self:
         return self
@@ -142,28 +142,28 @@ class Client:
         start = time.perf_counter()
         try:
             with self._http.stream("POST", "/v1/chat/completions", json=asked) as response:
-                if response.status_code != httpx.codes.OK:
+                if response.status_code != httpx2.codes.OK:
                     response.read()
                     raise _status("POST /v1/chat/completions", response)
                 events = sse_data(response.iter_bytes())
                 timed = ((time.perf_counter() - start, data) for data in events)
                 return _assemble(timed, lambda: time.perf_counter() - start)
-        except httpx.RemoteProtocolError as error:
+        except httpx2.RemoteProtocolError as error:
             raise EngineError("the stream broke off", why=str(error)) from None
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._failure("POST /v1/chat/completions", error) from None
 
     def _send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> httpx.Response:
+    ) -> httpx2.Response:
         try:
             return self._http.request(method, path, json=body)
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             raise self._failure(f"{method} {path}", error) from None
 
-    def _ok(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+    def _ok(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx2.Response:
         response = self._send(method, path, body)
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != httpx2.codes.OK:
             raise _status(f"{method} {path}", response)
         return response
 
@@ -181,12 +181,12 @@ class Client:
             )
         return data
 
-    def _failure(self, request: str, error: httpx.HTTPError) -> EngineError:
-        if not isinstance(error, httpx.TimeoutException):
+    def _failure(self, request: str, error: httpx2.HTTPError) -> EngineError:
+        if not isinstance(error, httpx2.TimeoutException):
             return EngineError(f"{request}: no connection", why=str(error) or type(error).__name__)
         waited = self._http.timeout.read
         # A dozen questions to an engine that hangs must not take half an hour.
-        self._http.timeout = httpx.Timeout(min(_LESS_S, waited or _LESS_S))
+        self._http.timeout = httpx2.Timeout(min(_LESS_S, waited or _LESS_S))
         return EngineError(f"{request}: no answer within {waited:g} s", why="the engine hangs")
 
 
@@ -280,7 +280,7 @@ def _message(body: Any) -> str:
     return str(text)[:_SHOWN]
 
 
-def _status(request: str, response: httpx.Response) -> EngineError:
+def _status(request: str, response: httpx2.Response) -> EngineError:
     try:
         why = _message(response.json())
     except ValueError:

@@ -112,8 +112,7 @@ def reach(host: Host, deployment: Deployment) -> Iterator[Target]:
         try:
             target.remote = stack.enter_context(ssh.connect(host))
             port = deployment.spec.ports[0]
-            address = "127.0.0.1" if port.listen in {"0.0.0.0", "::"} else port.listen  # noqa: S104
-            target.tunnel = stack.enter_context(target.remote.tunnel(port.host, address))
+            target.tunnel = stack.enter_context(target.remote.tunnel(port.host, port.connect))
             url = f"http://{target.tunnel.address}:{target.tunnel.port}"
             target.client = stack.enter_context(Client(url))
         except RoostError as error:
@@ -434,15 +433,9 @@ def streaming(target: Target, evidence: Evidence) -> Check:
 
 
 def _request(deployment: Deployment, prompt: str) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "model": deployment.served_name,
-        "messages": [{"role": "user", "content": prompt}],
-        "temperature": 0,
-        "max_tokens": MAX_TOKENS,
-    }
-    if deployment.chat_template_kwargs:
-        body["chat_template_kwargs"] = dict(deployment.chat_template_kwargs)
-    return body
+    return quality.chat_request(
+        prompt, deployment.served_name, deployment.chat_template_kwargs, max_tokens=MAX_TOKENS
+    )
 
 
 def _stream_figures(answer: StreamedAnswer, evidence: Evidence) -> None:
