@@ -388,8 +388,8 @@ def _refusal(where: str, error: urllib.error.HTTPError) -> SnapshotError:
     if code == "GatedRepo" or error.code == 403:
         return SnapshotError(
             "repository",
-            f"{where}: the repository is gated. Accept its terms on the hub with the account that "
-            "the token belongs to.",
+            f"{where}: the repository is gated, and the token given does not open it (or none was "
+            "given). Accept its terms on the hub with the account that the token belongs to.",
         )
     if code == "RepoNotFound" or error.code == 401:
         return SnapshotError(

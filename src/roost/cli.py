@@ -135,9 +135,7 @@ def recipes(as_json: bool) -> None:
     "--lock",
     "lock_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    default="roost.lock.yml",
-    show_default=True,
-    help="Where resolved revisions and digests stand.",
+    help="Where resolved revisions and digests stand (default: the checkout's roost.lock.yml).",
 )
 def show(
     recipe: str,
@@ -146,12 +144,13 @@ def show(
     assignments: tuple[str, ...],
     form: str,
     as_json: bool,
-    lock_file: Path,
+    lock_file: Path | None,
 ) -> None:
     """The container that would run, as a docker command, an argv or JSON."""
     import shlex
 
     from roost import catalog, launch, lock, settings
+    from roost.root import default_lock_file
 
     resolved = launch.build(
         catalog.builtin(),
@@ -159,7 +158,7 @@ def show(
         hardware,
         speculation=speculation,
         overrides=settings.parse_assignments(assignments),
-        lock=lock.read(lock_file),
+        lock=lock.read(lock_file or default_lock_file()),
     )
     if as_json or form == "json":
         _print_json(launch.as_json(resolved.spec))
@@ -238,11 +237,17 @@ def lock(
 @click.option("--limit", metavar="PATTERN", help="Only these hosts.")
 @click.option("--check", is_flag=True, help="Change nothing, show what would change.")
 @click.option("--diff", is_flag=True, help="Show differences.")
-def deploy(inventory: Path, limit: str | None, check: bool, diff: bool) -> None:
+@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password.")
+def deploy(
+    inventory: Path, limit: str | None, check: bool, diff: bool, ask_become_pass: bool
+) -> None:
     """Run the deploy playbook over an inventory."""
     from roost import fleet
 
-    result = fleet.run_playbook("deploy", inventory, limit=limit, check=check, diff=diff)
+    password = click.prompt("sudo password", hide_input=True) if ask_become_pass else None
+    result = fleet.run_playbook(
+        "deploy", inventory, limit=limit, check=check, diff=diff, become_password=password
+    )
     if not result.ok:
         bad = ", ".join([*result.failed, *result.unreachable])
         raise RoostError(f"deploy failed on: {bad or 'no host in particular'} ({result.status})")

@@ -6,6 +6,8 @@ paths are made absolute first, and a run that reached no host is a failure.
 
 from __future__ import annotations
 
+import os
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,19 +34,38 @@ class PlayResult:
 
 
 def run_playbook(
-    name: str, inventory: Path, *, limit: str | None = None, check: bool = False, diff: bool = False
+    name: str,
+    inventory: Path,
+    *,
+    limit: str | None = None,
+    check: bool = False,
+    diff: bool = False,
+    become_password: str | None = None,
 ) -> PlayResult:
     """Run ``playbooks/<name>.yml``; Ansible's own output goes to the terminal.
 
+    Args:
+        name: Of the playbook.
+        inventory: Its path.
+        limit: An Ansible host pattern.
+        check: Change nothing, say what would change.
+        diff: Show differences.
+        become_password: For hosts where sudo asks; answered at Ansible's prompt, so it is in no
+            argument list and no environment.
+
     Raises:
         UsageError: The inventory does not exist.
-        RoostError: No host was processed.
+        RoostError: No host was processed, or Ansible did not get that far.
     """
     import ansible_runner
 
     path = inventories.resolve_path(inventory)
     root = repository_root()
     options = [*(["--check"] if check else []), *(["--diff"] if diff else [])]
+    passwords = {}
+    if become_password is not None:
+        options.append("--ask-become-pass")
+        passwords[r"^BECOME password.*:\s*$"] = become_password
     with tempfile.TemporaryDirectory(prefix="roost-run-") as private:
         run = ansible_runner.run(
             private_data_dir=private,
@@ -53,7 +74,12 @@ def run_playbook(
             inventory=str(path),
             limit=limit,
             cmdline=" ".join(options) or None,
-            envvars={"ANSIBLE_CONFIG": str(root / "ansible.cfg")},
+            passwords=passwords or None,
+            envvars={
+                "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+                # Ansible is beside this Python, also where nobody activated the environment.
+                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+            },
         )
         stats = run.stats or {}
     result = PlayResult(
@@ -64,6 +90,12 @@ def run_playbook(
         hosts=sorted(stats.get("processed", {})),
     )
     if not result.hosts:
+        if run.rc:
+            raise RoostError(
+                f"{inventory}: Ansible ended before it reached a host ({run.status}, exit "
+                f"status {run.rc})",
+                fix="its own message stands above",
+            )
         raise RoostError(
             f"{inventory}: no host was processed",
             why=f"limit {limit!r} matches none" if limit else "the inventory lists none",

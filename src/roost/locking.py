@@ -13,6 +13,7 @@ from roost.catalog import Catalog, Image, Recipe, Repository, Revision
 from roost.errors import RoostError, UsageError
 from roost.lock import Lock, LockedImage
 from roost.registry import Registry
+from roost.root import default_lock_file
 from roost.settings import Settings
 
 Value = TypeVar("Value")
@@ -61,7 +62,7 @@ def plan(
     if inventory is None:
         chosen = [known.recipe(recipe_id) for recipe_id in recipe_ids] or known.recipes.values()
         repositories, images = _named_by(chosen, overrides=overrides)
-        return Job(repositories, images, hub, registry, lock_file or Path("roost.lock.yml"))
+        return Job(repositories, images, hub, registry, lock_file or default_lock_file())
     if recipe_ids or (overrides and overrides != Settings()):
         raise UsageError("name recipes and settings, or an inventory, not both")
     return _plan_inventory(known, inventory, hub, registry, lock_file)
@@ -101,7 +102,7 @@ def _plan_inventory(
         or _same(path, "roost_registry_mirror", [h.registry_mirror for h in hosts.values()]),
         lock_file
         or _same(path, "roost_lock_file", [h.lock_path(root) for h in hosts.values()])
-        or root / "roost.lock.yml",
+        or default_lock_file(),
     )
 
 

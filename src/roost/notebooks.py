@@ -24,7 +24,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from roost import inventory as inventories
 
 # After papermill's own engines: importing it registers roost's (see there).
-from roost import papermill_engine, runs, site
+from roost import papermill_engine, runs
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.root import repository_root
@@ -130,13 +130,27 @@ def verify_all(
     # Not fork: this process may have threads (a progress display, an SSH connection).
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(jobs, len(todo))), mp_context=context) as pool:
-        pending = [pool.submit(_verify, str(loaded.path), host.name, dir_) for host, dir_ in todo]
+        pending = {
+            pool.submit(_verify, str(loaded.path), host.name, folder): (host.name, folder)
+            for host, folder in todo
+        }
         for done in as_completed(pending):
-            yield done.result()
+            name, folder = pending[done]
+            died = done.exception()
+            yield Outcome(name, folder, error=_died(name, died)) if died else done.result()
 
 
 def _recipe(host: Host) -> str:
-    return site.from_variables(host.name, host.variables).recipe
+    """The recipe, for the folder's name; what is wrong with the host its own run will say."""
+    return str(host.variables.get("roost_recipe") or "unknown")
+
+
+def _died(host: str, error: BaseException) -> RoostError:
+    return RoostError(
+        f"{host}: the process that verified it ended before it was done",
+        why=f"{type(error).__name__}: {error}",
+        fix="see whether this machine ran out of memory (dmesg), or take fewer --jobs",
+    )
 
 
 def _verify(inventory: str, host: str, folder: Path) -> Outcome:

@@ -7,6 +7,14 @@ from pathlib import Path
 from roost.errors import UsageError
 
 
+def default_lock_file() -> Path:
+    """Where a lock is looked for when nothing names one: the checkout's, else this directory's."""
+    try:
+        return repository_root() / "roost.lock.yml"
+    except UsageError:
+        return Path("roost.lock.yml")
+
+
 def repository_root() -> Path:
     """The checkout that holds ``deploy.yml``: the working directory's, else this package's own.
 

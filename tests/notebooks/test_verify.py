@@ -169,6 +169,10 @@ def test_garbled_answers_behind_green_health(deployed: Deployed, tmp_path: Path)
         why = deployed.failed(tmp_path)
     finally:
         (where / "hosts.yml").write_text(text)
+    # Without the fault both pass again.
+    back = deploy(where)
+    assert back.code == 0, back.output
+    assert deployed.verify(tmp_path / "back").ok
     assert "answer_capital" in why
     assert "health" not in why
     assert not {*SEES_CONTAINER, *SEES_WEIGHTS} & set(why)

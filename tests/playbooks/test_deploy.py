@@ -150,8 +150,23 @@ def test_check_mode_finds_nothing_to_change(server: Server) -> None:
             {"roost_prot": 8001},
             "roost_prot is no variable of roost, did you mean roost_port?",
         ),
+        # sshd's own port is taken on every host.
+        ({"roost_port": 22}, "port 22 is taken"),
+        (
+            {"roost_settings": {"image": f"roost-lab/vllm-cpu:0.32.0@sha256:{'0' * 64}"}},
+            "carries a tag or digest",
+        ),
+        ({"roost_listen": "localhost"}, "'localhost' does not appear to be an IPv4 or IPv6"),
     ],
-    ids=["unknown recipe", "recipe for other hardware", "digest not in the registry", "misspelt"],
+    ids=[
+        "unknown recipe",
+        "recipe for other hardware",
+        "digest not in the registry",
+        "misspelt",
+        "port taken",
+        "image with tag and digest",
+        "a name to listen on",
+    ],
 )
 def test_a_wrong_wish_is_refused_while_the_server_serves(
     server: Server, overrides: dict[str, Any], message: str
@@ -181,6 +196,31 @@ def test_a_revision_that_is_not_on_the_hub(server: Server, other_lock: str) -> N
     message = play.refusal(server.host)
     assert "the hub has the repository, but not this revision" in message
     assert f"roost-lab/SmolLM2-135M-DFlash@{'0' * 40}" in message
+
+
+def test_weights_that_do_not_fit(server: Server) -> None:
+    """The filesystem of the weights is small, and nothing of them is on it yet."""
+    host = server.host
+    host.exec(["mkdir", "-p", "/srv/small"])
+    host.exec(["mount", "-t", "tmpfs", "-o", "size=20m", "tmpfs", "/srv/small"])
+    try:
+        with still_serving(host):
+            play = deploy(server.inventory, roost_model_dir="/srv/small")
+    finally:
+        host.exec(["umount", "/srv/small"])
+    assert play.code != 0
+    assert play.changed == {host.name: 0}
+    message = play.refusal(host)
+    assert "disk: saw 20.0 MiB free on /srv/small" in message
+    assert "set roost_model_dir" in message
+
+
+def test_an_unreachable_address_leaves_the_server_alone(server: Server, lab: SharedLab) -> None:
+    nobody = str(lab.lab.spec.subnet[250])
+    with still_serving(server.host):
+        play = deploy(server.inventory, ansible_host=nobody)
+    assert play.code != 0
+    assert play.unreachable == {server.host.name: 1}
 
 
 def test_a_hub_that_is_down(server: Server, lab: SharedLab, other_lock: str) -> None:

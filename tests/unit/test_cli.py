@@ -97,7 +97,8 @@ def test_mistakes(tmp_path: Path, words: list[str], code: int, message: str) -> 
 
 def test_a_damaged_lock_is_one_message(tmp_path: Path) -> None:
     (tmp_path / "roost.lock.yml").write_text("models: [\n")
-    done = roost("show", "smollm2-135m", "--on", "cpu", cwd=tmp_path)
+    lock = ("--lock", "roost.lock.yml")
+    done = roost("show", "smollm2-135m", "--on", "cpu", *lock, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("roost: roost.lock.yml:2: ")
     assert "Traceback" not in done.stderr
@@ -112,6 +113,8 @@ def test_lock_says_what_it_could_not_ask_and_keeps_the_rest(tmp_path: Path) -> N
         "http://127.0.0.1:9",
         "--registry",
         "http://127.0.0.1:9",
+        "--file",
+        "roost.lock.yml",
         cwd=tmp_path,
     )
     assert done.returncode == 1

@@ -142,6 +142,7 @@ def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> 
 def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path) -> None:
     document = yaml.safe_load((tmp_path / "hosts.yml").read_text())
     document["all"]["hosts"]["spark-02"] = {"roost_lock_file": str(tmp_path / "empty.yml")}
+    document["all"]["hosts"]["spark-03"] = {"roost_prot": 8001}
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
     done = CliRunner().invoke(
         notebooks_cli.verify,
@@ -150,7 +151,9 @@ def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path)
     assert done.exit_code == 1
     said = " ".join(done.output.split())
     assert "spark-02: not verified verify.ipynb: smollm2-135m on cpu is not pinned" in said
-    assert "fix: run `roost lock smollm2-135m`" in said
+    assert "fix: run `roost lock -i INVENTORY`" in said
+    assert "spark-03: not verified" in said
+    assert "did you mean roost_port?" in said
     assert "spark-01 passed" in said
 
 

@@ -171,7 +171,11 @@ class Lab:
         self.state = paths.state_dir(self.name).resolve()
         self._rootfs = rootfs or build_rootfs
         self._wanted = wanted
-        self.spec = self._saved() or wanted.addressed()
+        try:
+            self.spec = self._saved() or wanted.addressed()
+        except RoostError:
+            # Taking down needs no record; whatever else is asked says what is wrong with it.
+            self.spec = wanted.addressed()
 
     # -- parts
 
@@ -334,11 +338,22 @@ class Lab:
     # -- steps of up
 
     def _saved(self) -> LabSpec | None:
-        """What the lab was last meant to be; None if it is down."""
+        """What the lab was last meant to be; None if it is down.
+
+        Raises:
+            RoostError: The record cannot be read: cut off, or of another version.
+        """
+        record = self.state / "lab.json"
         try:
-            return LabSpec.model_validate_json((self.state / "lab.json").read_text())
+            return LabSpec.model_validate_json(record.read_text())
         except FileNotFoundError:
             return None
+        except ValueError:
+            raise RoostError(
+                f"{record}: the lab's record cannot be read",
+                why="it is cut off, or another version of roost wrote it",
+                fix=f"roost lab down --name {self.name}, then up again",
+            ) from None
 
     def _save(self, spec: LabSpec) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
