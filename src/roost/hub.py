@@ -60,13 +60,11 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
             fix="look at the repository's history and correct the recipe's revision",
         ) from None
     except RepositoryNotFoundError:
-        raise RoostError(
-            f"{where}: no such repository",
-            why="missing, private, or gated without a token: the hub answers the same to all three",
-            fix="check the name; for a private repository give a token in HF_TOKEN",
-        ) from None
+        raise _hidden(where) from None
     except HfHubHTTPError as error:
         status = error.response.status_code
+        if status == 401:
+            raise _hidden(where) from None
         raise RoostError(
             f"{where}: the hub answered {status}",
             fix="wait and try again" if status == 429 or status >= 500 else "check the address",
@@ -91,6 +89,14 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
         bytes=sum(sibling.size or 0 for sibling in siblings),
         files=len(siblings),
         resolved=dt.datetime.now(dt.UTC).date(),
+    )
+
+
+def _hidden(where: str) -> RoostError:
+    return RoostError(
+        f"{where}: no such repository",
+        why="missing, private, or gated without a token: the hub answers the same to all three",
+        fix="check the name; for a private repository give a token in HF_TOKEN",
     )
 
 
