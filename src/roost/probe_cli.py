@@ -1,0 +1,109 @@
+"""``roost probe``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from roost.errors import RoostError, UsageError
+
+if TYPE_CHECKING:
+    from roost.hosts import HostFacts
+    from roost.inventory import Host
+    from roost.probing import Probed
+    from roost.ssh import Remote
+
+#: Hosts at a time: a thread and a connection each.
+JOBS = 8
+
+
+@click.command()
+@click.argument("hosts", nargs=-1, metavar="HOST…")
+@click.option(
+    "-i",
+    "--inventory",
+    type=click.Path(path_type=Path),
+    help="HOSTs are names of this inventory; all of its hosts if none is given.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None:
+    """Say what hosts are, and print an inventory to start from.
+
+    HOST is an ssh destination (host, user@host, user@host:port, or a name of ~/.ssh/config), or,
+    with -i, a host of the inventory. Nothing is changed there and root is not needed. Exits 1 if
+    a host could not be probed.
+    """
+    from roost import catalog, probing
+
+    known = catalog.builtin()
+    probed = []
+    for item in _probe_all(_targets(hosts, inventory)):
+        probed.append(item)
+        if not as_json:
+            click.echo(probing.describe(item, known) + "\n")
+    failed = [item.asked for item in probed if item.error]
+    if as_json:
+        click.echo(
+            json.dumps(
+                [probing.as_json(item, known) for item in probed], indent=2, ensure_ascii=False
+            )
+        )
+    elif len(failed) < len(probed):
+        source = str(inventory) if inventory else None
+        click.echo(probing.inventory(probed, known, source), nl=False)
+    if failed:
+        raise RoostError(f"{len(failed)} of {len(probed)} not probed: {', '.join(failed)}")
+
+
+def _targets(names: tuple[str, ...], path: Path | None) -> Mapping[str, Host]:
+    """The hosts to probe, by the name they were asked for under."""
+    from roost import inventory, probing
+
+    if path is not None:
+        loaded = inventory.load(path)
+        return {name: loaded.host(name) for name in names} if names else loaded.hosts
+    if not names:
+        raise UsageError(
+            "no host to probe",
+            fix="roost probe user@address, or roost probe -i INVENTORY for all of its hosts",
+        )
+    return probing.destinations(names)
+
+
+def _probe_all(targets: Mapping[str, Host]) -> Iterator[Probed]:
+    """Probe several at a time; yields in the order asked for, each as soon as it is its turn."""
+    with ThreadPoolExecutor(max_workers=JOBS) as pool:
+        yield from pool.map(_probe, targets, targets.values())
+
+
+def _probe(asked: str, host: Host) -> Probed:
+    from roost import ssh
+    from roost.probing import Probed
+
+    try:
+        with ssh.connect(host) as remote:
+            facts = _facts(remote, host)
+            user = host.connection.user or remote.run(["id", "-un"]).out.strip() or None
+    except RoostError as error:
+        return Probed(asked, host, error=error)
+    return Probed(asked, host, facts, user)
+
+
+def _facts(remote: Remote, host: Host) -> HostFacts:
+    from roost import hosts
+    from roost.site import HostVars
+
+    # The inventory may be half-written yet, so its other variables are not judged here.
+    model_dir = host.variables.get("roost_model_dir", HostVars.model_fields["model_dir"].default)
+    done = remote.run(["sh", "-s", "--", str(model_dir)], input=hosts.probe_script())
+    try:
+        return hosts.parse(done.out)
+    except RoostError as error:
+        if not done.err.strip():
+            raise
+        raise RoostError(error.what, why=done.err.strip()[-300:]) from None
