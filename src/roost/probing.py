@@ -350,7 +350,7 @@ def _reached(item: Probed, source: str | None) -> Iterator[str]:
     if connection.key_file:
         yield f"ansible_ssh_private_key_file: {_scalar(str(connection.key_file))}"
     if source:
-        yield f"# Other options of its connection, if any, are in {source}."
+        yield f"# Whatever else is said of it stays in {source}."
 
 
 def _chosen(facts: HostFacts, catalog: Catalog) -> Iterator[str]:

@@ -14,6 +14,7 @@ import yaml
 
 from roost import site
 from roost.lab.fixtures import SharedLab
+from roost.lab.hosts import SUDO_USER
 
 pytestmark = pytest.mark.lab
 
@@ -97,11 +98,13 @@ def test_a_destination_is_reached_as_ssh_would_and_left_as_it_was(
         f"Host desk\n  HostName {host.address}\n  User root\n  IdentityFile {lab.lab.key}\n"
         f"  IdentitiesOnly yes\n  UserKnownHostsFile {lab.lab.known_hosts}\n"
     )
-    look = "find / -xdev -newer /run/before -type f -not -path '/var/log/*' -not -path '/run/*'"
+    look = "find / -xdev -newer /run/before -not -path '/var/log*' -not -path '/run*'"
     host.exec(["touch", "/run/before"])
     done = probe("desk", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert host.exec(["sh", "-c", look]).stdout == ""
+    host.exec(["touch", "/root/changed"])
+    assert "/root/changed" in host.exec(["sh", "-c", look]).stdout
     entry = yaml.safe_load(done.stdout.partition("---\n")[2])["all"]["hosts"]["desk"]
     # Address and key stay ~/.ssh/config's; who logged in is what the host said.
     assert entry == {
@@ -113,22 +116,17 @@ def test_a_destination_is_reached_as_ssh_would_and_left_as_it_was(
 
 
 def test_no_root_is_needed(lab: SharedLab, tmp_path: Path) -> None:
-    host = lab.host("gb10")
-    add = "id guest || useradd -m guest; install -D -o guest -m 600 {} /home/guest/.ssh/{}"
-    host.exec(["sh", "-c", add.format("/root/.ssh/authorized_keys", "authorized_keys")])
+    host = lab.host("gb10", sudo_user=True)
     config = tmp_path / ".ssh" / "config"
     config.parent.mkdir()
     config.write_text(
         f"IdentityFile {lab.lab.key}\nIdentitiesOnly yes\n"
         f"UserKnownHostsFile {lab.lab.known_hosts}\n"
     )
-    try:
-        done = probe(f"guest@{host.address}:22", home=tmp_path)
-    finally:
-        host.exec(["userdel", "-r", "guest"])
+    done = probe(f"{SUDO_USER}@{host.address}:22", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "installed; this user may not ask it, a deploy does with sudo" in done.stdout
     assert "GPU runtime  NVIDIA's, for Docker" in done.stdout
     entry = yaml.safe_load(done.stdout.partition("---\n")[2])["all"]["hosts"][str(host.address)]
-    assert (entry["ansible_user"], entry["ansible_port"]) == ("guest", 22)
+    assert (entry["ansible_user"], entry["ansible_port"]) == (SUDO_USER, 22)
     assert entry["roost_hardware"] == "gb10"
