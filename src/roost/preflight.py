@@ -218,7 +218,8 @@ def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
         )
 
 
-_GPU_TROUBLE = {
+#: What each trouble of nvidia-smi is, why, and how to mend it.
+GPU_TROUBLE = {
     "missing": (
         "no nvidia-smi",
         "the NVIDIA driver is not installed",
@@ -251,7 +252,7 @@ def _gpu(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
     if needs.gpu is None:
         return
     if facts.gpu_trouble is not None:
-        saw, why, fix = _GPU_TROUBLE[facts.gpu_trouble]
+        saw, why, fix = GPU_TROUBLE[facts.gpu_trouble]
         yield Finding(
             id="gpu",
             severity="error",
