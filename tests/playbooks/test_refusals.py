@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.playbooks.playbook import Play, deploy, inventory, state
@@ -14,6 +15,9 @@ from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import SUDO_USER, Host
 
 pytestmark = pytest.mark.lab
+
+SMOLLM = {"roost_recipe": "smollm2-135m"}
+GPU = {"roost_recipe": ORNITH}
 
 
 @pytest.fixture
@@ -37,9 +41,6 @@ def refused(play: Play, host: Host) -> str:
     return play.refusal(host)
 
 
-# -- the way to the host
-
-
 def test_an_unreachable_host(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
     host = lab.host("cpu")
     where = inventory(
@@ -58,103 +59,84 @@ def test_an_unreachable_host(lab: SharedLab, tmp_path: Path, lock_file: str) -> 
     assert "No route to host" in message
 
 
-def test_a_wrong_password_for_become(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("cpu", sudo_user=True)
-    where = inventory(
-        tmp_path / "inventory",
-        lab.lab,
-        [host],
-        ansible_user=SUDO_USER,
-        ansible_become_password="not it",
-        roost_recipe="smollm2-135m",
-        roost_lock_file=lock_file,
-    )
-    with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "Incorrect sudo password" in message
-
-
-# -- the machine
-
-
-def test_an_old_driver(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("gb10", driver="570.86.10")
-    where = inventory(
-        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=lock_file
-    )
-    with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "driver: saw driver 570.86.10; wants 580 or newer" in message
-    assert "install NVIDIA driver 580" in message
-
-
-def test_docker_without_a_gpu_runtime(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("gb10", gpu_runtime=False)
-    where = inventory(
-        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=lock_file
-    )
-    with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "gpu_runtime: saw no NVIDIA runtime in Docker" in message
-    assert "nvidia-ctk runtime configure" in message
-
-
-def test_a_host_that_is_another_machine(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("cpu", disk_mb=64)
-    where = inventory(
-        tmp_path / "inventory", lab.lab, [host], roost_recipe=ORNITH, roost_lock_file=lock_file
-    )
-    with unchanged(host):
-        message = refused(deploy(where, roost_hardware="gb10"), host)
-    assert "the NVIDIA driver is not installed" in message
-    assert "correct roost_hardware for this host" in message
-
-
-def test_no_docker_where_none_may_be_installed(
-    lab: SharedLab, tmp_path: Path, lock_file: str
+@pytest.mark.parametrize(
+    ("profile", "properties", "variables", "overrides", "says"),
+    [
+        pytest.param(
+            "cpu",
+            {"sudo_user": True},
+            {**SMOLLM, "ansible_user": SUDO_USER, "ansible_become_password": "not it"},
+            {},
+            ["Incorrect sudo password"],
+            id="wrong password for become",
+        ),
+        pytest.param(
+            "gb10",
+            {"driver": "570.86.10"},
+            GPU,
+            {},
+            [
+                "driver: saw driver 570.86.10; wants 580 or newer",
+                "install NVIDIA driver 580",
+            ],
+            id="old driver",
+        ),
+        pytest.param(
+            "gb10",
+            {"gpu_runtime": False},
+            GPU,
+            {},
+            ["gpu_runtime: saw no NVIDIA runtime in Docker", "nvidia-ctk runtime configure"],
+            id="no GPU runtime in Docker",
+        ),
+        pytest.param(
+            "cpu",
+            {"disk_mb": 64},
+            GPU,
+            {"roost_hardware": "gb10"},
+            ["the NVIDIA driver is not installed", "correct roost_hardware for this host"],
+            id="another machine",
+        ),
+        pytest.param(
+            "cpu",
+            {"docker": False},
+            {**SMOLLM, "roost_install_docker": False},
+            {},
+            ["docker: saw no Docker", "roost_install_docker: false"],
+            id="Docker missing and forbidden",
+        ),
+        pytest.param(
+            "cpu",
+            {"disk_mb": 64},
+            {**SMOLLM, "roost_port": 22},
+            {},
+            ["port: saw port 22 is taken", "set roost_port"],
+            id="port taken",
+        ),
+        pytest.param(
+            "cpu",
+            {"disk_mb": 64},
+            SMOLLM,
+            {},
+            ["disk: saw", "free on /var/lib/roost", "set roost_model_dir"],
+            id="disk too small for the weights",
+        ),
+    ],
+)
+def test_a_host_that_cannot_run_it(
+    lab: SharedLab,
+    tmp_path: Path,
+    lock_file: str,
+    profile: str,
+    properties: dict[str, Any],
+    variables: dict[str, Any],
+    overrides: dict[str, Any],
+    says: list[str],
 ) -> None:
-    host = lab.host("cpu", docker=False)
+    host = lab.host(profile, **properties)
     where = inventory(
-        tmp_path / "inventory",
-        lab.lab,
-        [host],
-        roost_recipe="smollm2-135m",
-        roost_lock_file=lock_file,
-        roost_install_docker=False,
+        tmp_path / "inventory", lab.lab, [host], roost_lock_file=lock_file, **variables
     )
     with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "docker: saw no Docker" in message
-    assert "roost_install_docker: false" in message
-
-
-def test_a_taken_port(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("cpu", disk_mb=64)
-    where = inventory(
-        tmp_path / "inventory",
-        lab.lab,
-        [host],
-        roost_recipe="smollm2-135m",
-        roost_lock_file=lock_file,
-        roost_port=22,
-    )
-    with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "port: saw port 22 is taken" in message
-    assert "set roost_port" in message
-
-
-def test_a_disk_too_small_for_the_weights(lab: SharedLab, tmp_path: Path, lock_file: str) -> None:
-    host = lab.host("cpu", disk_mb=64)
-    where = inventory(
-        tmp_path / "inventory",
-        lab.lab,
-        [host],
-        roost_recipe="smollm2-135m",
-        roost_lock_file=lock_file,
-    )
-    with unchanged(host):
-        message = refused(deploy(where), host)
-    assert "disk: saw" in message
-    assert "free on /var/lib/roost" in message
-    assert "set roost_model_dir" in message
+        message = refused(deploy(where, **overrides), host)
+    assert [text for text in says if text not in message] == [], message

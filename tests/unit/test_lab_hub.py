@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
@@ -100,8 +100,8 @@ def endpoint(store: Path, tmp_path: Path, ranges: list[str], cut: Cut) -> Iterat
 
 
 @pytest.fixture
-def client() -> Iterator[httpx.Client]:
-    with httpx.Client(trust_env=False) as session:
+def client() -> Iterator[httpx2.Client]:
+    with httpx2.Client(trust_env=False) as session:
         yield session
 
 
@@ -283,7 +283,7 @@ def test_a_gated_repository_wants_the_token(
     assert Path(got).read_text() == '{"model_type": "tiny"}\n'
 
 
-def test_ranges(endpoint: str, store: Path, folder: Path, client: httpx.Client) -> None:
+def test_ranges(endpoint: str, store: Path, folder: Path, client: httpx2.Client) -> None:
     commit = hubstore.publish(store, REPO, "main", folder)
     url = f"{endpoint}/{REPO}/resolve/main/model-00001-of-00001.safetensors"
     part = client.get(url, headers={"Range": "bytes=10-19"})
@@ -324,7 +324,7 @@ def test_no_path_leads_out(endpoint: str, store: Path, folder: Path, path: str) 
     assert b"not to be served" not in answer
 
 
-def test_a_folder_is_listed_and_served(endpoint: str, client: httpx.Client) -> None:
+def test_a_folder_is_listed_and_served(endpoint: str, client: httpx2.Client) -> None:
     page = client.get(f"{endpoint}/wheels/")
     assert '<a href="thing-1.0-py3-none-any.whl">' in page.text
     assert client.get(f"{endpoint}/wheels/thing-1.0-py3-none-any.whl").content == b"wheel"
