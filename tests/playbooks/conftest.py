@@ -6,14 +6,13 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from tests.unit.source_000 import DRAFTER
+from tests.unit.source_000 import MODEL as TARGET
 
 from roost import lock
 from roost.lab import hubstore, paths
 from roost.lab.fixtures import SharedLab
 from roost.lab.lab import Lab
-
-TARGET = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
-DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
 
 
 def publish_standins(lab: Lab, folder: Path) -> dict[str, str]:

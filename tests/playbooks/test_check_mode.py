@@ -10,29 +10,24 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.playbooks.conftest import DRAFTER, TARGET
 from tests.playbooks.playbook import ROOT, Play, deploy, inventory, state
 from tests.unit.deployments import ORNITH
+from tests.unit.source_000 import (
+    AUTHOR_COMMAND,
+    AUTHOR_DIGEST,
+    AUTHOR_ENV,
+    AUTHOR_IPC,
+    AUTHOR_PUBLISHED,
+    DRAFTER,
+    flags,
+)
+from tests.unit.source_000 import MODEL as TARGET
 
 from roost.lab.fixtures import SharedLab
 
 pytestmark = pytest.mark.lab
 
-#: The GB10 quick start of the model card, as it stands there.
-QUICK_START = """
-docker run -d --gpus all --ipc host \\
-  -e VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 \\
-  -v $HOME/.cache/huggingface:/root/.cache/huggingface \\
-  -v /path/to/Ornith-DFlash:/model \\
-  -p 8000:8000 --entrypoint vllm \\
-  vllm/vllm-openai:nightly \\
-  serve /model --trust-remote-code \\
-    --quantization modelopt --kv-cache-dtype fp8 --attention-backend TRITON_ATTN \\
-    --max-model-len 131072 --gpu-memory-utilization 0.85 \\
-    --speculative-config '{"method":"dflash","model":"z-lab/Qwen3.6-35B-A3B-DFlash",\
-"num_speculative_tokens":4,"attention_backend":"TRITON_ATTN"}'
-"""
-DIGEST = "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d"
+DIGEST = AUTHOR_DIGEST["gb10"]
 
 
 def launch(play: Play) -> list[str]:
@@ -62,10 +57,10 @@ def options(words: list[str]) -> list[tuple[str, str]]:
     return found
 
 
-def split(words: list[str]) -> tuple[list[tuple[str, str]], str, list[tuple[str, str]]]:
-    """A docker command as its options, its image, and the engine's options after ``serve``."""
+def split(words: list[str]) -> tuple[list[tuple[str, str]], str, list[str]]:
+    """A docker command as its options, its image, and what follows it."""
     serve = words.index("serve")
-    return options(words[2 : serve - 1]), words[serve - 1], options(words[serve + 1 :])
+    return options(words[2 : serve - 1]), words[serve - 1], words[serve:]
 
 
 def test_a_clean_host_is_shown_everything_and_left_alone(
@@ -107,22 +102,25 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
     assert state(host) == before
 
     docker, image, engine = split(launch(play))
-    their_docker, _, their_engine = split(shell_words(QUICK_START))
 
-    # What of Docker's options is theirs, and what roost says differently.
+    # What of Docker's options is the author's, and what roost says differently.
     assert image == f"vllm/vllm-openai@{DIGEST}"  # nightly moves; the card names this digest
     models = "/var/lib/roost/models"
     target = f"{models}/{TARGET.replace('/', '--')}/{standins[TARGET]}"
     drafter = f"{models}/{DRAFTER.replace('/', '--')}/{standins[DRAFTER]}"
-    theirs_instead = {
-        # The container fetches nothing, so it needs no cache; its drafter is mounted too.
-        ("-v", "$HOME/.cache/huggingface:/root/.cache/huggingface"): (
-            "-v",
-            f"{drafter}:/drafter:ro",
-        ),
-        ("-v", "/path/to/Ornith-DFlash:/model"): ("-v", f"{target}:/model:ro"),
-        ("-p", "8000:8000"): ("-p", "127.0.0.1:8000:8000"),
-    }
+    theirs = [
+        ("-d", ""),
+        ("--gpus", "all"),
+        ("--ipc", AUTHOR_IPC["gb10"]),
+        ("--entrypoint", "vllm"),
+        *(("-e", f"{name}={value}") for name, value in AUTHOR_ENV["gb10"].items()),
+        # The author mounts a cache and one directory: the container fetches the drafter. Here it
+        # fetches nothing, and both revisions are mounted.
+        ("-v", f"{target}:/model:ro"),
+        ("-v", f"{drafter}:/drafter:ro"),
+        # On loopback instead of every address.
+        ("-p", f"127.0.0.1:{AUTHOR_PUBLISHED}"),
+    ]
     added = [
         ("--name", "roost-llm"),
         ("--restart", "on-failure:3"),
@@ -139,12 +137,10 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
         ("-e", "HF_HUB_OFFLINE=1"),
         ("-e", "VLLM_NO_USAGE_STATS=1"),
     ]
-    expected = [theirs_instead.get(option, option) for option in their_docker]
-    assert sorted(docker) == sorted(expected + added)
+    assert sorted(docker) == sorted(theirs + added)
 
     # The engine's own options: all of theirs, the drafter by its mount, and a name to be asked by.
-    expected = [
-        (name, value.replace(f'"model":"{DRAFTER}"', '"model":"/drafter"'))
-        for name, value in their_engine
-    ]
-    assert sorted(engine) == sorted([*expected, ("--served-model-name", "ornith-1.0-35b")])
+    assert engine[:2] == ["serve", "/model"]
+    expected = {**AUTHOR_COMMAND["gb10"], "--served-model-name": "ornith-1.0-35b"}
+    speculative = {**expected["--speculative-config"], "model": "/drafter"}
+    assert flags(engine[2:]) == {**expected, "--speculative-config": speculative}

@@ -7,13 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.unit.source_000 import AUTHOR_DIGEST
 
 from roost import catalog
 from roost.catalog import ROOT
 from roost.errors import RoostError, UsageError
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
-GB10_DIGEST = "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d"
+GB10_DIGEST = AUTHOR_DIGEST["gb10"]
 
 
 @pytest.fixture
@@ -37,10 +38,7 @@ def test_what_ships() -> None:
     assert set(known.engines) == {"vllm"}
     assert set(known.recipes) == {ORNITH, "smollm2-135m"}
     images = {hw: s.image for hw, s in known.recipes[ORNITH].hardware.items()}
-    assert {hw: image.digest for hw, image in images.items() if image} == {
-        "gb10": GB10_DIGEST,
-        "rtx5070ti-x2": "sha256:a671d5fcda70fe9ac6f245f9780821de459fb4ee22c018fd07a0f10a55279bf9",
-    }
+    assert {hw: image.digest for hw, image in images.items() if image} == AUTHOR_DIGEST
     smollm = known.recipes["smollm2-135m"]
     assert list(smollm.speculation) == ["dflash", "ngram", "none"]
     assert smollm.default_speculation == "dflash"

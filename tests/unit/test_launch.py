@@ -1,20 +1,27 @@
 """Launch specs against what the recipe's author ran, flag by flag.
 
-The golden values are the two commands of source 000 (docs/sources.md), taken apart by hand. Every
-difference between them and roost's container is listed with its reason, and nothing else may
-differ.
+The golden values are the author's two commands (tests/unit/source_000.py). Every difference between
+them and roost's container is listed with its reason, and nothing else may differ.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import itertools
-import json
 import shlex
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.unit.source_000 import (
+    AUTHOR_COMMAND,
+    AUTHOR_DIGEST,
+    AUTHOR_ENV,
+    AUTHOR_IPC,
+    DRAFTER,
+    MODEL,
+    flags,
+)
 
 from roost import catalog, launch
 from roost.errors import RefusedError, UsageError
@@ -22,61 +29,8 @@ from roost.lock import Lock, LockedImage, LockedModel
 from roost.settings import Settings
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
-MODEL = "pottokao/Ornith-1.0-35B-Heretic-NVFP4-DFlash"
-DRAFTER = "z-lab/Qwen3.6-35B-A3B-DFlash"
 COMMIT, OTHER = "1" * 40, "2" * 40
 TODAY = dt.date(2026, 11, 29)
-
-#: Flag → value (None: a bare switch) of the author's `serve` command on each machine.
-AUTHOR_COMMAND: dict[str, dict[str, Any]] = {
-    "gb10": {
-        "--trust-remote-code": None,
-        "--quantization": "modelopt",
-        "--kv-cache-dtype": "fp8",
-        "--attention-backend": "TRITON_ATTN",
-        "--max-model-len": "131072",
-        "--gpu-memory-utilization": "0.85",
-        "--speculative-config": {
-            "method": "dflash",
-            "model": DRAFTER,
-            "num_speculative_tokens": 4,
-            "attention_backend": "TRITON_ATTN",
-        },
-    },
-    "rtx5070ti-x2": {
-        "--trust-remote-code": None,
-        "--tensor-parallel-size": "2",
-        "--kv-cache-dtype": "fp8",
-        "--attention-backend": "TRITON_ATTN",
-        "--moe-backend": "humming",
-        "--gpu-memory-utilization": "0.95",
-        "--kv-cache-memory": "3200000000",
-        "--max-model-len": "131072",
-        "--max-num-seqs": "2",
-        "--max-num-batched-tokens": "2048",
-        "--enable-chunked-prefill": None,
-        "--speculative-config": {
-            "method": "dflash",
-            "model": DRAFTER,
-            "num_speculative_tokens": 4,
-            "moe_backend": "humming",
-            "attention_backend": "TRITON_ATTN",
-        },
-    },
-}
-AUTHOR_ENV = {
-    "gb10": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"},
-    "rtx5070ti-x2": {
-        "NCCL_P2P_DISABLE": "1",
-        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-        "VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1",
-    },
-}
-AUTHOR_IPC = {"gb10": "host", "rtx5070ti-x2": None}
-AUTHOR_DIGEST = {
-    "gb10": "sha256:5bda7078b1bb17f74d369e3ded63115a77d5ea5eeb9eab6ca9a52d108f9a262d",
-    "rtx5070ti-x2": "sha256:a671d5fcda70fe9ac6f245f9780821de459fb4ee22c018fd07a0f10a55279bf9",
-}
 
 #: What roost changes in the command on purpose.
 FLAG_DEVIATIONS = {
@@ -98,22 +52,6 @@ def locked() -> Lock:
             for repo, commit in ((MODEL, COMMIT), (DRAFTER, OTHER))
         }
     )
-
-
-def flags(words: list[str]) -> dict[str, Any]:
-    """A command line as flag → value, the speculative configuration as its JSON value."""
-    found: dict[str, Any] = {}
-    position = 0
-    while position < len(words):
-        word = words[position]
-        assert word.startswith("--"), f"{word!r} is not a flag"
-        assert word not in found, f"{word} stands twice"
-        following = words[position + 1] if position + 1 < len(words) else "--"
-        found[word] = None if following.startswith("--") else following
-        position += 1 if following.startswith("--") else 2
-    if "--speculative-config" in found:
-        found["--speculative-config"] = json.loads(found["--speculative-config"])
-    return found
 
 
 def build(hardware: str, **changes: Any) -> launch.LaunchSpec:
