@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
 from starlette.types import Message, Receive, Scope, Send
 from tests.unit.plugins import load
+from tests.unit.servers import serving
 
 from roost.lab import hubstore
 from roost.lab.hubserver import application
@@ -80,15 +80,8 @@ def endpoint(store: Path, wire: Wire) -> Iterator[str]:
 
         await hub(scope, receive, through)
 
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    with serving(app) as url:
+        yield url
 
 
 @pytest.fixture

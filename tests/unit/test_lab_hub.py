@@ -5,15 +5,12 @@ from __future__ import annotations
 import hashlib
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
 import pytest
-import uvicorn
 from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
 from huggingface_hub.errors import (
     EntryNotFoundError,
@@ -23,6 +20,7 @@ from huggingface_hub.errors import (
 )
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
+from tests.unit.servers import serving
 
 from roost.errors import RoostError
 from roost.lab import hubstore
@@ -88,15 +86,8 @@ def endpoint(store: Path, tmp_path: Path, ranges: list[str], cut: Cut) -> Iterat
 
         await hub(scope, receive, breaking_send)
 
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
+    with serving(app) as url:
+        yield url
 
 
 @pytest.fixture

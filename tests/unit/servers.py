@@ -1,0 +1,25 @@
+"""An ASGI application on a loopback port, for tests that need a real server for a moment."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import uvicorn
+from starlette.types import ASGIApp
+
+
+@contextmanager
+def serving(app: ASGIApp) -> Iterator[str]:
+    """Serve it; gives its URL, and ends the server with the block."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
