@@ -2,7 +2,7 @@
 #   ==> name rc
 #   output…
 # Run as `sh -s -- MODEL_DIR`; parsed by roost.hosts, which has the names and their meaning.
-model_dir=${1:-/var/lib/roost/models}
+model_dir=$1
 LC_ALL=C
 export LC_ALL
 

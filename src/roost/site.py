@@ -21,6 +21,9 @@ from roost.settings import Settings, Strict
 
 PREFIX = "roost_"
 
+#: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
+_SITE = Site()
+
 Name = Annotated[str, Field(min_length=1)]
 Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")]
 
@@ -45,9 +48,11 @@ class HostVars(Strict):
     recipe: Name = Field(description="recipe id, see `roost recipes`")
     speculation: Name | None = Field(None, description="one of the recipe's choices")
     settings: dict[str, Any] = Field({}, description="engine-neutral settings, override all else")
-    model_dir: AbsolutePath = Field("/var/lib/roost/models", description="weights on the host")
-    listen: Address = Field("127.0.0.1", description="IP address the endpoint is published on")
-    port: Annotated[int, Field(ge=1, le=65535)] = Field(8000, description="its port on the host")
+    model_dir: AbsolutePath = Field(_SITE.model_dir, description="weights on the host")
+    listen: Address = Field(_SITE.listen, description="IP address the endpoint is published on")
+    port: Annotated[int, Field(ge=1, le=65535)] = Field(
+        _SITE.port, description="its port on the host"
+    )
     served_name: Name | None = Field(None, description="model name that clients use")
     hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")
     registry_mirror: Mirror | None = Field(
