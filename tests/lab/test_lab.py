@@ -9,10 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 import yaml
 from huggingface_hub import snapshot_download
@@ -86,6 +86,16 @@ def ansible(lab: Lab, *arguments: str) -> str:
 
 
 # -- life and death
+
+
+def wait_gone(processes: Sequence[processes.Process], seconds: float) -> bool:
+    """Wait until none of them runs any more; False if some still did after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while any(process.alive() for process in processes):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 def test_a_second_up_changes_nothing_and_down_leaves_nothing(own: Lab, left: Left) -> None:
@@ -192,7 +202,7 @@ def test_up_mends_a_dead_host_an_orphaned_one_and_adds_a_new_one(own: Lab) -> No
         if processes.is_init_of_container(p)
     ]
     os.kill(inits[0].pid, signal.SIGKILL)
-    assert processes.wait_gone(inits, 5)
+    assert wait_gone(inits, 5)
     assert two.state() == "dead"
 
     more = make(HostSpec(name="three"))
@@ -318,9 +328,9 @@ def test_a_registry_for_a_while(tmp_path: Path) -> None:
         with pytest.raises(RoostError, match=taken), registry.serve(tmp_path, "127.0.0.1", port):
             pass
     with registry.serve(tmp_path, "127.0.0.1", port) as place:
-        assert httpx.get(f"http://{place}/v2/_catalog").json() == {"repositories": []}
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"http://127.0.0.1:{port}/v2/")
+        assert httpx2.get(f"http://{place}/v2/_catalog").json() == {"repositories": []}
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"http://127.0.0.1:{port}/v2/")
 
 
 def import_tiny(host: Host, reference: str) -> None:

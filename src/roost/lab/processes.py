@@ -199,13 +199,3 @@ def is_init_of_container(process: Process) -> bool:
             numbers = line.split()[1:]
             return len(numbers) == 2 and numbers[1] == "1"
     return False
-
-
-def wait_gone(processes: Sequence[Process], seconds: float) -> bool:
-    """Wait until none of them runs any more; False if some still did after ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while any(process.alive() for process in processes):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
