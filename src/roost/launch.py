@@ -80,7 +80,7 @@ class Port(BaseModel):
     @property
     def connect(self) -> str:
         """The address that reaches it from the host itself."""
-        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)  # noqa: S104
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)  # noqa: S104  # says where to connect, binds nothing
 
     @property
     def url(self) -> str:

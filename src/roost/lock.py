@@ -91,7 +91,7 @@ def read(path: Path) -> Lock:
 class _PlainDumper(yaml.SafeDumper):
     """Writes equal dates out each time: an alias is nothing to read, and is refused on reading."""
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # its caller names it
         return True
 
 
