@@ -1,7 +1,7 @@
-"""The catalogue: hardware, engines and recipes as strict data.
+"""The catalogue: hardware, engines, models and recipes as strict data.
 
-The files live beside this module in ``catalog/{hardware,engines,recipes}/*.yml``; their schema is
-the classes below. Nothing here does network or host I/O.
+The files live beside this module in ``catalog/{hardware,engines,architectures,models,recipes}``;
+their schema is the classes below. Nothing here does network or host I/O.
 """
 
 from __future__ import annotations
@@ -12,155 +12,54 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from roost import yamlfile
+from roost import versions, yamlfile
 from roost.errors import UsageError
-from roost.settings import Settings, Strict
+from roost.figures import Figure, Table
+from roost.pins import Id, Image, RepoId, Repository
+from roost.plan.architecture import Architecture, Drafter
+from roost.plan.contents import Contents
+from roost.settings import Settings, Strict, merge
+
+_HEX = re.compile(r"[0-9a-f]{7,40}")
 
 ROOT = Path(__file__).with_name("catalog")
 
-Id = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
-RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$", max_length=96)]
-
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
+Versions = Annotated[str, AfterValidator(versions.checked)]
 
 
-def _one_line(error: ValidationError) -> UsageError:
-    """What is wrong with a value that a setting gave in one piece."""
-    reasons = (str(item["msg"]).removeprefix("Value error, ") for item in error.errors())
-    return UsageError("; ".join(dict.fromkeys(reasons)))
+class Said(Strict):
+    """One side of a contradiction."""
+
+    says: str
+    source: str
 
 
-class Revision(Strict):
-    """Which state of a repository: a full commit, or something a lock still has to resolve."""
+class Contradiction(Strict):
+    """Two things that sources say and that cannot both hold, kept side by side."""
 
-    commit: str | None = None
-    branch: str | None = None
-    prefix: str | None = None
+    about: str
+    sides: list[Said] = Field(min_length=2)
+    chosen: str = Field(description="what roost does")
+    why: str
 
-    @field_validator("commit")
-    @classmethod
-    def _full(cls, value: str | None) -> str | None:
-        if value is not None and not _COMMIT.fullmatch(value):
-            raise ValueError(
-                f"{value!r} is not a full commit (40 hex digits); a shortened one goes under "
-                "`prefix:`, a branch or tag under `branch:`, and `roost lock` resolves them"
-            )
-        return value
 
-    @field_validator("prefix")
-    @classmethod
-    def _short(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[0-9a-f]{7,39}", value):
-            raise ValueError(f"{value!r} is not the beginning of a commit (7 to 39 hex digits)")
-        return value
+class Known(Strict):
+    """What is known, by whom, of something on one kind of hardware. Absent: untested."""
 
-    @field_validator("branch")
-    @classmethod
-    def _name(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[A-Za-z0-9][\w./\-]*", value):
-            raise ValueError(f"{value!r} is not the name of a branch or tag")
-        return value
+    support: Literal["verified", "unsupported"]
+    date: dt.date | None = Field(None, description="of the trial, where the source says")
+    reason: str | None = None
+    source: str
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Revision:
-        if sum(part is not None for part in (self.commit, self.branch, self.prefix)) != 1:
-            raise ValueError("must be exactly one of `commit`, `branch` and `prefix`")
+    def _explained(self) -> Self:
+        if self.support == "unsupported" and not self.reason:
+            raise ValueError("unsupported needs a `reason`")
         return self
-
-    @property
-    def name(self) -> str:
-        """The revision as written, which is also its key in the lock."""
-        return self.commit or self.branch or self.prefix or ""
-
-    @classmethod
-    def parse(cls, text: str) -> Revision:
-        """A revision given as one word (``drafter_revision``): a full commit, else a branch.
-
-        Raises:
-            UsageError: It is neither.
-        """
-        try:
-            return cls(commit=text) if _COMMIT.fullmatch(text) else cls(branch=text)
-        except ValidationError as error:
-            raise _one_line(error) from None
-
-
-class Repository(Strict):
-    """A model or drafter on the hub."""
-
-    repo: RepoId
-    revision: Revision
-    licence: str | None = None
-    note: str | None = None
-
-
-class Image(Strict):
-    """A container image: by digest, or by a tag that a lock still has to resolve."""
-
-    repository: str
-    digest: str | None = None
-    tag: str | None = None
-    engine_version: str = Field(description="the engine's version inside the image")
-    note: str | None = None
-
-    @field_validator("repository")
-    @classmethod
-    def _bare(cls, value: str) -> str:
-        last = value.rsplit("/", 1)[-1]
-        if "@" in value or ":" in last:
-            raise ValueError(
-                f"{value!r} carries a tag or digest; write it under `tag:` or `digest:`"
-            )
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._:\-]*(/[a-z0-9][a-z0-9._\-]*)*", value):
-            raise ValueError(f"{value!r} is not the name of an image repository")
-        return value
-
-    @field_validator("digest")
-    @classmethod
-    def _sha256(cls, value: str | None) -> str | None:
-        if value is not None and not _DIGEST.fullmatch(value):
-            raise ValueError(
-                f"{value!r} is not a digest (sha256: and 64 hex digits); a tag goes under `tag:` "
-                "and `roost lock` resolves it"
-            )
-        return value
-
-    @field_validator("tag")
-    @classmethod
-    def _plain(cls, value: str | None) -> str | None:
-        if value is not None and not _TAG.fullmatch(value):
-            raise ValueError(f"{value!r} is not an image tag")
-        return value
-
-    @model_validator(mode="after")
-    def _exactly_one(self) -> Image:
-        if (self.digest is None) == (self.tag is None):
-            raise ValueError("must have exactly one of `digest` and `tag`")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The tag or digest as written, which is also its key in the lock."""
-        return self.digest or self.tag or ""
-
-    @classmethod
-    def parse(cls, reference: str, engine_version: str) -> Image:
-        """An image given in one piece by a setting: ``repository@sha256:…``.
-
-        Raises:
-            UsageError: It is not of that form.
-        """
-        repository, _, digest = reference.partition("@")
-        try:
-            return cls(repository=repository, digest=digest, engine_version=engine_version)
-        except ValidationError as error:
-            raise _one_line(error) from None
 
 
 class Gpu(Strict):
@@ -174,6 +73,7 @@ class Gpu(Strict):
         description="discrete: of one card, as nvidia-smi prints it; unified: MemTotal"
     )
     native_fp4: bool
+    bandwidth_gb_s: Annotated[int, Field(ge=1)] | None = Field(None, description="of one GPU")
 
 
 class Hardware(Strict):
@@ -189,6 +89,7 @@ class Hardware(Strict):
     env: dict[str, str] = {}
     ipc_host: bool = Field(False, description="share the host's IPC namespace")
     notes: list[str] = []
+    contradictions: list[Contradiction] = []
     source: str
 
 
@@ -202,13 +103,59 @@ class Flag(Strict):
     note: str | None = None
 
 
+class Default(Strict):
+    """What an engine takes where a setting is not said."""
+
+    value: int | float | str | bool
+    versions: Versions = Field("", description="of the engine, as a version specifier; all")
+    min_memory_gib: int | None = Field(None, description="only on GPUs of so much memory")
+    note: str | None = None
+    source: str
+
+
+class Limit(Strict):
+    """Something that some versions of an engine cannot do, or refuse."""
+
+    id: Id
+    says: str
+    versions: Versions = Field("", description="of the engine, as a version specifier; all")
+    source: str
+
+
+class RefusedValue(Strict):
+    """A value of a setting that some versions refuse at start-up."""
+
+    setting: str
+    value: str
+    quantization: Literal["nvfp4", "fp8", "bf16"] | None = Field(
+        None, description="of the weights; none: any"
+    )
+    versions: Versions
+    reason: str
+    fix: str
+    source: str
+
+
+class FlagHistory(Strict):
+    """A flag that not every version has."""
+
+    flag: Annotated[str, Field(pattern=r"^--[a-z][a-z0-9\-]+$")]
+    versions: Versions = Field(description="that have it, as a version specifier")
+    instead: str | None = Field(None, description="what the others call it")
+    source: str
+
+
 class Engine(Strict):
     """A serving engine's own facts: spelling, paths, needs."""
 
     id: Id
     title: str
-    entrypoint: list[str]
-    subcommand: list[str]
+    style: Literal["vllm", "sglang", "environment"] = Field(
+        description="which module of roost.engines writes its launch"
+    )
+    entrypoint: list[str] = Field(description="empty: the image's own")
+    subcommand: list[str] = []
+    always: list[str] = Field([], description="words of every command line")
     port: int = Field(description="inside the container")
     health_path: str
     metrics_path: str
@@ -217,33 +164,99 @@ class Engine(Strict):
     )
     min_driver: Annotated[int, Field(ge=1)] = Field(description="NVIDIA driver, major version")
     min_driver_source: str
-    flags: dict[str, Flag]
+    flags: dict[str, Flag] = {}
+    variables: dict[str, str] = Field({}, description="setting → variable, style environment")
+    defaults: dict[str, list[Default]] = Field(
+        {}, description="by setting; the first that holds for version and GPU counts"
+    )
+    limits: list[Limit] = []
+    refuses: list[RefusedValue] = []
+    flag_history: list[FlagHistory] = []
     env: dict[str, str] = {}
+    notes: list[str] = []
     source: str
 
-    @field_validator("flags")
-    @classmethod
-    def _neutral_names(cls, value: dict[str, Flag]) -> dict[str, Flag]:
-        if strangers := sorted(set(value) - set(Settings.model_fields)):
-            raise ValueError(f"flags for what is no setting: {', '.join(strangers)}")
-        return value
+    @model_validator(mode="after")
+    def _neutral_names(self) -> Self:
+        for place in ("flags", "variables", "defaults"):
+            if strangers := sorted(set(getattr(self, place)) - set(Settings.model_fields)):
+                raise ValueError(f"{place} of what is no setting: {', '.join(strangers)}")
+        return self
+
+
+class Architectural(Strict):
+    """The shape that models of one family share."""
+
+    id: Id
+    title: str
+    shape: Architecture
+    note: str | None = None
+    source: str
+
+
+class KnownRevision(Strict):
+    """What is known of one revision of a repository."""
+
+    date: dt.date | None = None
+    drafter: Drafter | None = Field(None, description="of a drafter: the layers it adds")
+    contents: Contents | None = None
+    loaded_bytes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="device memory after loading on one GPU, as an engine printed it"
+    )
+    disk_bytes: Annotated[int, Field(ge=1)] | None = None
+    note: str | None = None
+    source: str
+
+
+class Model(Strict):
+    """A repository on the hub, target or drafter, and what is known of it before it is read."""
+
+    id: Id
+    repo: RepoId
+    role: Literal["target", "drafter"]
+    licence: str | None = None
+    author: str | None = None
+    lineage: list[str] = Field([], description="what it was made from, nearest first")
+    architecture: Id | None = Field(None, description="of a target: id in catalog/architectures")
+    weights: Literal["bf16", "fp8", "nvfp4"] | None = None
+    method: Literal["modelopt", "compressed-tensors"] | None = Field(
+        None, description="of quantization"
+    )
+    revisions: dict[str, KnownRevision] = Field(
+        {}, description="by branch, or by (the beginning of) a commit"
+    )
+    notes: list[str] = []
+    source: str
+
+    def revision(self, name: str) -> KnownRevision | None:
+        """What is known of a revision, by branch, commit or the beginning of one."""
+        for known, facts in self.revisions.items():
+            if name == known or (_HEX.fullmatch(known) and name.startswith(known)):
+                return facts
+        return None
 
 
 class Speculation(Strict):
     """One way to speculate with a recipe."""
 
     method: Literal["dflash", "mtp", "ngram"] | None = Field(
-        None, description="as the engine knows it; none: no speculation"
+        None, description="what is done, whatever the engine calls it; none: no speculation"
+    )
+    model: Repository | None = Field(
+        None, description="another build of the target that this choice needs"
     )
     drafter: Repository | None = None
     options: dict[str, int | float | str | bool] = Field(
         {}, description="further keys of the engine's speculative configuration"
     )
     settings: Settings = Settings()
+    hardware: dict[Id, Known] = Field(
+        {}, description="what is known of this choice; absent: untested"
+    )
     note: str | None = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Speculation:
+    def _whole(self) -> Self:
         if self.method == "dflash" and self.drafter is None:
             raise ValueError("method dflash needs a `drafter`")
         if self.method is None and (self.drafter or self.options):
@@ -251,13 +264,22 @@ class Speculation(Strict):
         return self
 
 
-class Support(Strict):
+class Variant(Strict):
+    """Another image for the same recipe, e.g. with a plugin, and what it is told."""
+
+    title: str
+    like: Id | None = Field(None, description="a variant that this one adds to")
+    image: Image | None = None
+    env: dict[str, str] = {}
+    settings: Settings = Settings()
+    licence: str | None = None
+    note: str | None = None
+    source: str
+
+
+class Support(Known):
     """What is known about a recipe on one kind of hardware. Absent altogether: untested."""
 
-    support: Literal["verified", "unsupported"]
-    date: dt.date | None = Field(None, description="when it was verified, where the source says")
-    reason: str | None = None
-    source: str
     image: Image | None = None
     settings: Settings = Settings()
     env: dict[str, str] = {}
@@ -268,9 +290,7 @@ class Support(Strict):
     notes: list[str] = []
 
     @model_validator(mode="after")
-    def _explained(self) -> Support:
-        if self.support == "unsupported" and not self.reason:
-            raise ValueError("unsupported needs a `reason`")
+    def _pictured(self) -> Self:
         if self.support == "verified" and self.image is None:
             raise ValueError("verified needs the `image` it was verified with")
         return self
@@ -288,15 +308,41 @@ class Recipe(Strict):
     speculation: dict[Id, Speculation]
     settings: Settings = Settings()
     env: dict[str, str] = {}
+    ulimits: dict[str, int] = Field({}, description="of the container, e.g. memlock: -1")
+    image: Image | None = Field(
+        None, description="to try where nobody verified the recipe; none: the user must name one"
+    )
+    variants: dict[Id, Variant] = {}
     chat_template_kwargs: dict[str, bool | str | int] = Field(
         {}, description="sent with every request of roost, e.g. to switch thinking off"
     )
     hardware: dict[Id, Support]
+    figures: list[Table] = []
+    contradictions: list[Contradiction] = []
+    provenance: list[str] = Field([], description="who made what from what, and where it is said")
     notes: list[str] = []
     source: str
 
     @model_validator(mode="after")
-    def _default_exists(self) -> Recipe:
+    def _names_exist(self) -> Self:
+        for name, variant in self.variants.items():
+            if variant.like is not None and variant.like not in self.variants:
+                raise ValueError(f"variants.{name}.like: there is no variant {variant.like!r}")
+            if variant.like is not None and self.variants[variant.like].like is not None:
+                raise ValueError(f"variants.{name}.like: {variant.like!r} is itself like another")
+        tables = [table.id for table in self.figures]
+        if twice := {table for table in tables if tables.count(table) > 1}:
+            raise ValueError(f"figures: id {min(twice)!r} stands twice")
+        for table in self.figures:
+            for figure in table.figures():
+                if figure.speculation is not None and figure.speculation not in self.speculation:
+                    raise ValueError(
+                        f"figures.{table.id}: speculation {figure.speculation!r} is no choice here"
+                    )
+        return self
+
+    @model_validator(mode="after")
+    def _default_exists(self) -> Self:
         if self.default_speculation not in self.speculation:
             raise ValueError(
                 f"default_speculation {self.default_speculation!r} is not among the choices: "
@@ -304,10 +350,41 @@ class Recipe(Strict):
             )
         return self
 
-    def support_on(self, hardware: str) -> Literal["verified", "unsupported", "untested"]:
-        """The tri-state of one hardware id."""
-        known = self.hardware.get(hardware)
+    def support_on(
+        self, hardware: str, speculation: str | None = None
+    ) -> Literal["verified", "unsupported", "untested"]:
+        """The tri-state of one hardware id, or of one speculation choice on it.
+
+        A choice is at most as well known as its recipe: what is said of the recipe alone says
+        nothing of a choice, except where the recipe does not run at all.
+        """
+        known: Known | None = self.hardware.get(hardware)
+        if speculation is not None and (known is None or known.support == "verified"):
+            known = self.speculation[speculation].hardware.get(hardware)
         return known.support if known else "untested"
+
+    def variant(self, name: str) -> Variant:
+        """A variant with what it takes from the one it is like.
+
+        Raises:
+            UsageError: There is none of that name.
+        """
+        variant = _pick(self.variants, name, f"variant of {self.id}", f"roost recipes {self.id}")
+        if variant.like is None:
+            return variant
+        base = self.variants[variant.like]
+        return variant.model_copy(
+            update={
+                "image": variant.image or base.image,
+                "env": {**base.env, **variant.env},
+                "settings": merge([base.settings, variant.settings]),
+                "licence": variant.licence or base.licence,
+            }
+        )
+
+    def published(self) -> list[Figure]:
+        """Every published figure, one by one."""
+        return [figure for table in self.figures for figure in table.figures()]
 
 
 class Catalog(Strict):
@@ -316,6 +393,8 @@ class Catalog(Strict):
     hardware: dict[str, Hardware]
     engines: dict[str, Engine]
     recipes: dict[str, Recipe]
+    models: dict[str, Model] = Field({}, description="by repository")
+    architectures: dict[str, Architectural] = {}
 
     def recipe(self, recipe_id: str) -> Recipe:
         """The recipe of that id.
@@ -331,7 +410,7 @@ class Catalog(Strict):
 
 
 Item = TypeVar("Item")
-Described = TypeVar("Described", Hardware, Engine, Recipe)
+Described = TypeVar("Described", Hardware, Engine, Recipe, Model, Architectural)
 
 
 def _pick(known: Mapping[str, Item], wanted: str, kind: str, command: str) -> Item:
@@ -370,20 +449,42 @@ def load(root: Path = ROOT) -> Catalog:
     hardware = _load_kind(root / "hardware", Hardware)
     engines = _load_kind(root / "engines", Engine)
     recipes = _load_kind(root / "recipes", Recipe)
+    models = _load_kind(root / "models", Model)
+    architectures = _load_kind(root / "architectures", Architectural)
+    for model in models.values():
+        if model.architecture is not None:
+            _described(
+                root / "models" / f"{model.id}.yml",
+                "architecture",
+                model.architecture,
+                architectures,
+            )
     for recipe in recipes.values():
         path = root / "recipes" / f"{recipe.id}.yml"
-        if recipe.engine not in engines:
-            raise UsageError(
-                f"{path}: engine: {recipe.engine!r} is not described",
-                why="engines: " + ", ".join(engines),
-            )
+        _described(path, "engine", recipe.engine, engines)
         for hardware_id in recipe.hardware:
-            if hardware_id not in hardware:
-                raise UsageError(
-                    f"{path}: hardware.{hardware_id}: is not described",
-                    why="hardware: " + ", ".join(hardware),
-                )
-    return Catalog(hardware=hardware, engines=engines, recipes=recipes)
+            _described(path, f"hardware.{hardware_id}", hardware_id, hardware)
+        for name, choice in recipe.speculation.items():
+            for hardware_id in choice.hardware:
+                key = f"speculation.{name}.hardware.{hardware_id}"
+                _described(path, key, hardware_id, hardware)
+        for figure in recipe.published():
+            if figure.hardware is not None:
+                _described(path, f"figures.{figure.table}.hardware", figure.hardware, hardware)
+    return Catalog(
+        hardware=hardware,
+        engines=engines,
+        recipes=recipes,
+        models={model.repo: model for model in models.values()},
+        architectures=architectures,
+    )
+
+
+def _described(path: Path, key: str, name: str, known: Mapping[str, object]) -> None:
+    if name not in known:
+        raise UsageError(
+            f"{path}: {key}: {name!r} is not described", why="known: " + ", ".join(known)
+        )
 
 
 @cache

@@ -123,6 +123,7 @@ def recipes(as_json: bool) -> None:
 @click.argument("recipe")
 @click.option("--on", "hardware", required=True, metavar="HARDWARE", help="Hardware id.")
 @click.option("--speculation", metavar="CHOICE", help="One of the recipe's choices.")
+@click.option("--variant", metavar="VARIANT", help="One of the recipe's variants.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
 @click.option(
     "--format",
@@ -142,6 +143,7 @@ def show(
     recipe: str,
     hardware: str,
     speculation: str | None,
+    variant: str | None,
     assignments: tuple[str, ...],
     form: str,
     as_json: bool,
@@ -158,6 +160,7 @@ def show(
         recipe,
         hardware,
         speculation=speculation,
+        variant=variant,
         overrides=settings.parse_assignments(assignments),
         lock=lock.read(lock_file or default_lock_file()),
     )

@@ -97,6 +97,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         given.recipe,
         given.hardware,
         speculation=given.speculation,
+        variant=given.variant,
         overrides=given.overrides(host),
         lock=lock.read(lock_path),
         site=given.site(),

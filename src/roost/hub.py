@@ -6,9 +6,9 @@ import datetime as dt
 import re
 from typing import TYPE_CHECKING
 
-from roost.catalog import Repository
 from roost.errors import RoostError
 from roost.lock import LockedModel
+from roost.pins import Repository
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

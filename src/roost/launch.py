@@ -14,19 +14,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost.catalog import (
-    Catalog,
-    Engine,
-    Hardware,
-    Image,
-    Recipe,
-    Repository,
-    Revision,
-    Speculation,
-)
-from roost.engines import vllm
+from roost import engines
+from roost.catalog import Catalog, Engine, Hardware, Known, Recipe, Speculation, Support, Variant
 from roost.errors import RefusedError, UsageError
 from roost.lock import Lock
+from roost.pins import Image, Repository, Revision
 from roost.references import split_mirror, split_registry
 from roost.settings import Settings, merge
 
@@ -129,10 +121,13 @@ class LaunchSpec(BaseModel):
     ipc: str | None = Field(description="`host`, or the engine's default")
     shm_size: str | None = Field(description="none where the host's IPC namespace is shared")
     security: Security
+    ulimits: dict[str, int]
     pids_limit: int
     log_options: dict[str, str]
     restart: str = Field(description="docker restart policy, retries after a colon")
     labels: dict[str, str]
+    build: str | None = Field(description="the command that makes the image; none: it is pulled")
+    untrusted: str | None = Field(description="why the image gets no credentials")
     unresolved: list[str] = Field(description="what `roost lock` has not pinned yet")
 
 
@@ -147,6 +142,10 @@ class Resolved(BaseModel):
     engine: Engine
     speculation_name: str
     speculation: Speculation
+    variant_name: str | None
+    known_not_to_run: Known | None = Field(
+        description="who found that this does not run; only where the caller wants it all the same"
+    )
     settings: Settings
     image: Image
     image_digest: str | None
@@ -164,19 +163,33 @@ def build(
     hardware_id: str,
     *,
     speculation: str | None = None,
+    variant: str | None = None,
     overrides: Settings | None = None,
     lock: Lock | None = None,
     site: Site | None = None,
+    refuse: bool = True,
 ) -> Resolved:
     """Join everything that was decided into one container.
 
-    Merge order, later wins: hardware < recipe < speculation choice < recipe on this hardware <
-    overrides. Tensor parallelism is the hardware's GPU count unless something says otherwise.
+    Merge order, later wins: hardware < recipe < variant < speculation choice < recipe on this
+    hardware < overrides. Tensor parallelism is the hardware's GPU count unless something says
+    otherwise.
+
+    Args:
+        catalog: What is known.
+        recipe_id: Of the recipe.
+        hardware_id: Of the machine.
+        speculation: One of the recipe's choices; none: its default.
+        variant: One of the recipe's variants; none: the recipe as it is.
+        overrides: What the user sets.
+        lock: What names mean; none: nothing is locked.
+        site: Addresses and places; none: the defaults.
+        refuse: Whether what is known not to run is an error. A plan wants to say why instead.
 
     Raises:
-        UsageError: Unknown recipe, hardware or speculation choice, or settings that contradict.
-        RefusedError: The recipe is known not to run there, or nobody ever ran it there and no
-            image is given.
+        UsageError: Unknown recipe, hardware or choice, or settings that contradict.
+        RefusedError: It is known not to run there, or nobody ever ran it there and no image is
+            given.
     """
     overrides = overrides or Settings()
     lock = lock or Lock()
@@ -186,17 +199,16 @@ def build(
     engine = catalog.engines[recipe.engine]
     choice_name, choice = _speculation(recipe, speculation)
     support = recipe.hardware.get(hardware_id)
-    if support is not None and support.support == "unsupported":
-        raise RefusedError(
-            f"{recipe.id} does not run on {hardware.id}",
-            why=f"{support.reason} ({support.source})",
-            fix="it is known to run on: " + (_verified(recipe) or "nothing yet"),
-        )
+    special = recipe.variant(variant) if variant else None
+    known_not_to_run = _known_not_to_run(recipe, hardware, choice_name)
+    if known_not_to_run and refuse:
+        raise _refusal(recipe, hardware, choice_name, known_not_to_run)
 
     settings = merge(
         [
             hardware.settings,
             recipe.settings,
+            special.settings if special else Settings(),
             choice.settings,
             support.settings if support else Settings(),
             overrides,
@@ -204,25 +216,16 @@ def build(
     )
     if settings.tensor_parallel is None and hardware.gpu and hardware.gpu.count > 1:
         settings = settings.model_copy(update={"tensor_parallel": hardware.gpu.count})
-    if choice.method is None and overrides.num_speculative_tokens is not None:
-        raise UsageError(
-            f"num_speculative_tokens is set, but speculation {choice_name!r} does not speculate",
-            fix="drop the setting, or choose: " + _speculating(recipe),
-        )
-    if overrides.drafter_revision is not None and choice.drafter is None:
-        raise UsageError(
-            f"drafter_revision is set, but speculation {choice_name!r} has no drafter",
-            fix="drop the setting, or choose: " + _speculating(recipe),
-        )
+    _check_speculation_settings(recipe, choice_name, overrides)
 
-    image = _image(recipe, hardware, settings, support.image if support else None)
+    image = _image(recipe, hardware, settings, support, special)
     locked_image = lock.image(image)
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
     if digest is None:
-        unresolved.append(f"image {image.repository}:{image.tag}")
+        unresolved.append(f"image {image.reference}")
 
-    model = _weights(recipe.model, lock, site, unresolved)
+    model = _weights(choice.model or recipe.model, lock, site, unresolved)
     drafter = None
     if choice.drafter is not None:
         repository = choice.drafter
@@ -233,6 +236,12 @@ def build(
         drafter = _weights(repository, lock, site, unresolved)
 
     served_name = site.served_name or recipe.served_name
+    spelled = engines.spell(
+        engine,
+        settings,
+        choice,
+        engines.Place(MODEL_PATH, DRAFTER_PATH if drafter else None, served_name),
+    )
     ipc_host = hardware.ipc_host
     if support is not None and support.ipc_host is not None:
         ipc_host = support.ipc_host
@@ -240,19 +249,14 @@ def build(
         name=CONTAINER,
         image=_reference(image, digest, site.registry_mirror),
         entrypoint=engine.entrypoint,
-        command=vllm.command(
-            engine,
-            settings,
-            choice,
-            model_path=MODEL_PATH,
-            drafter_path=DRAFTER_PATH if drafter else None,
-            served_name=served_name,
-        ),
+        command=spelled.command,
         env={
             **engine.env,
             **hardware.env,
             **recipe.env,
+            **(special.env if special else {}),
             **(support.env if support else {}),
+            **spelled.env,
         },
         mounts=[
             Mount(source=model.directory, target=MODEL_PATH),
@@ -263,6 +267,7 @@ def build(
         ipc="host" if ipc_host else None,
         shm_size=None if ipc_host else engine.shm_size,
         security=Security(),
+        ulimits=recipe.ulimits,
         pids_limit=4096,
         # An engine logs every few seconds for months; Docker's default keeps all of it.
         log_options={"max-size": "50m", "max-file": "3"},
@@ -272,9 +277,12 @@ def build(
             "roost.recipe": recipe.id,
             "roost.hardware": hardware.id,
             "roost.speculation": choice_name,
+            **({"roost.variant": variant} if variant else {}),
             "roost.model": f"{model.repo}@{model.revision}",
             **({"roost.drafter": f"{drafter.repo}@{drafter.revision}"} if drafter else {}),
         },
+        build=image.build_command(),
+        untrusted=image.untrusted,
         unresolved=unresolved,
     )
     return Resolved(
@@ -284,6 +292,8 @@ def build(
         engine=engine,
         speculation_name=choice_name,
         speculation=choice,
+        variant_name=variant,
+        known_not_to_run=known_not_to_run,
         settings=settings,
         image=image,
         image_digest=digest,
@@ -292,6 +302,46 @@ def build(
         drafter=drafter,
         served_name=served_name,
     )
+
+
+def _known_not_to_run(recipe: Recipe, hardware: Hardware, choice: str) -> Known | None:
+    places: tuple[Known | None, ...] = (
+        recipe.hardware.get(hardware.id),
+        recipe.speculation[choice].hardware.get(hardware.id),
+    )
+    return next((known for known in places if known and known.support == "unsupported"), None)
+
+
+def _refusal(recipe: Recipe, hardware: Hardware, choice: str, known: Known) -> RefusedError:
+    why = f"{known.reason} ({known.source})"
+    if recipe.support_on(hardware.id) == "unsupported":
+        return RefusedError(
+            f"{recipe.id} does not run on {hardware.id}",
+            why=why,
+            fix="it is known to run on: " + (_verified(recipe) or "nothing yet"),
+        )
+    others = [
+        name for name in recipe.speculation if recipe.support_on(hardware.id, name) != known.support
+    ]
+    return RefusedError(
+        f"{recipe.id} with speculation {choice} does not run on {hardware.id}",
+        why=why,
+        fix="choose one of: " + ", ".join(others),
+    )
+
+
+def _check_speculation_settings(recipe: Recipe, name: str, overrides: Settings) -> None:
+    choice = recipe.speculation[name]
+    if choice.method is None and overrides.num_speculative_tokens is not None:
+        raise UsageError(
+            f"num_speculative_tokens is set, but speculation {name!r} does not speculate",
+            fix="drop the setting, or choose: " + _speculating(recipe),
+        )
+    if choice.drafter is None and overrides.drafter_revision is not None:
+        raise UsageError(
+            f"drafter_revision is set, but speculation {name!r} has no drafter",
+            fix="drop the setting, or choose: " + _speculating(recipe),
+        )
 
 
 def _speculation(recipe: Recipe, wanted: str | None) -> tuple[str, Speculation]:
@@ -314,7 +364,15 @@ def _verified(recipe: Recipe) -> str:
     )
 
 
-def _image(recipe: Recipe, hardware: Hardware, settings: Settings, known: Image | None) -> Image:
+def _image(
+    recipe: Recipe,
+    hardware: Hardware,
+    settings: Settings,
+    support: Support | None,
+    variant: Variant | None,
+) -> Image:
+    known = (variant.image if variant else None) or (support.image if support else None)
+    known = known or recipe.image
     if settings.image is not None:
         version = settings.engine_version or (known.engine_version if known else "unknown")
         return Image.parse(settings.image, version)
@@ -349,7 +407,7 @@ def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
         _, host = split_mirror(mirror)
         _, path = split_registry(repository)
         repository = f"{host}/{path}"
-    return f"{repository}@{digest}" if digest else f"{repository}:{image.tag}"
+    return f"{repository}@{digest}" if digest else f"{repository}:{image.name}"
 
 
 def require_resolved(resolved: Resolved) -> None:
@@ -383,6 +441,8 @@ def docker_argv(spec: LaunchSpec) -> list[str]:
     if spec.shm_size:
         words += ["--shm-size", spec.shm_size]
     words += ["--restart", spec.restart, "--pids-limit", str(spec.pids_limit)]
+    for name, limit in spec.ulimits.items():
+        words += ["--ulimit", f"{name}={limit}:{limit}"]
     for capability in spec.security.cap_drop:
         words += ["--cap-drop", capability]
     if spec.security.no_new_privileges:
@@ -397,8 +457,9 @@ def docker_argv(spec: LaunchSpec) -> list[str]:
         words += ["-v", f"{mount.source}:{mount.target}{':ro' if mount.read_only else ''}"]
     for port in spec.ports:
         words += ["-p", port.published]
-    words += ["--entrypoint", spec.entrypoint[0], spec.image, *spec.entrypoint[1:]]
-    return [*words, *spec.command]
+    if spec.entrypoint:
+        words += ["--entrypoint", spec.entrypoint[0]]
+    return [*words, spec.image, *spec.entrypoint[1:], *spec.command]
 
 
 def docker_command(spec: LaunchSpec) -> str:

@@ -18,8 +18,8 @@ import yaml
 from pydantic import Field
 
 from roost import yamlfile
-from roost.catalog import Image, Repository
 from roost.errors import RoostError
+from roost.pins import Image, Repository
 from roost.settings import Strict
 
 #: Version of the file's layout; a reader refuses any other.

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from roost import catalog, hub, lock, site
-from roost.catalog import Catalog, Image, Recipe, Repository, Revision
+from roost.catalog import Catalog, Recipe
 from roost.errors import RoostError, UsageError
 from roost.lock import Lock, LockedImage
+from roost.pins import Image, Repository, Revision
 from roost.registry import Registry
 from roost.root import default_lock_file
 from roost.settings import Settings
@@ -134,10 +135,8 @@ def _named_by(
     for recipe in recipes:
         repositories.append(recipe.model)
         for choice in recipe.speculation.values():
-            if choice.drafter is None:
-                continue
-            repositories.append(choice.drafter)
-            if overrides.drafter_revision is not None:
+            repositories += [one for one in (choice.model, choice.drafter) if one is not None]
+            if choice.drafter is not None and overrides.drafter_revision is not None:
                 revision = Revision.parse(overrides.drafter_revision)
                 repositories.append(choice.drafter.model_copy(update={"revision": revision}))
         images += [
@@ -145,9 +144,12 @@ def _named_by(
             for hardware_id, support in recipe.hardware.items()
             if support.image is not None and hardware in {None, hardware_id}
         ]
+        # An image that a host builds is in no registry to be asked.
+        others = [recipe.image, *(variant.image for variant in recipe.variants.values())]
+        images += [image for image in others if image is not None]
         if overrides.image is not None:
             images.append(Image.parse(overrides.image, overrides.engine_version or "unknown"))
-    return _unique(repositories), _unique(images)
+    return _unique(repositories), [image for image in _unique(images) if image.build is None]
 
 
 def run(job: Job, *, write: bool) -> Outcome:

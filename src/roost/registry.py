@@ -12,9 +12,9 @@ import hashlib
 import json
 from typing import Any
 
-from roost.catalog import Image
 from roost.errors import RoostError
 from roost.lock import LockedImage
+from roost.pins import Image
 from roost.references import split_mirror, split_registry
 
 #: Seconds until an unanswered question counts as no answer.

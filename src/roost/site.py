@@ -47,6 +47,7 @@ class HostVars(Strict):
     hardware: Name = Field(description="hardware id, see `roost recipes`")
     recipe: Name = Field(description="recipe id, see `roost recipes`")
     speculation: Name | None = Field(None, description="one of the recipe's choices")
+    variant: Name | None = Field(None, description="one of the recipe's variants")
     settings: dict[str, Any] = Field({}, description="engine-neutral settings, override all else")
     model_dir: AbsolutePath = Field(_SITE.model_dir, description="weights on the host")
     listen: Address = Field(_SITE.listen, description="IP address the endpoint is published on")

@@ -67,7 +67,7 @@ def test_what_ships() -> None:
             f"digest: {GB10_DIGEST}",
             f"digest: {GB10_DIGEST}\n      tag: nightly",
             "hardware.gb10.image",
-            "must have exactly one of `digest` and `tag`",
+            "must have exactly one of `digest`, `tag` and `build`",
         ),
         (
             "revision: {branch: main}",

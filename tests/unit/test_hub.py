@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from roost import hub
-from roost.catalog import Repository, Revision
 from roost.errors import RoostError
+from roost.pins import Repository, Revision
 
 REPOSITORY = Repository(repo="org/name", revision=Revision(branch="main"))
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from roost import lock
-from roost.catalog import Image, Repository, Revision
 from roost.errors import RoostError
 from roost.lock import Lock, LockedImage, LockedModel
+from roost.pins import Image, Repository, Revision
 
 REPOSITORY = Repository(repo="org/name", revision=Revision(branch="main"))
 OTHER = Repository(repo="org/other", revision=Revision(branch="main"))

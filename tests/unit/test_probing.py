@@ -13,10 +13,11 @@ from click.testing import CliRunner
 from tests.unit.probes import Section, probe_output
 
 from roost import catalog, hosts, inventory, probe_cli, probing, site
-from roost.catalog import Catalog, Image, Support
+from roost.catalog import Catalog, Support
 from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Connection, Host
+from roost.pins import Image
 from roost.probing import Probed
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"

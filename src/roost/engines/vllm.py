@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from roost.catalog import Engine, Speculation
+from roost.engines import Place, Spelled, flag_words, require_spelled
 from roost.settings import Settings
 
 
@@ -35,30 +36,17 @@ def speculative_config(
     return config
 
 
-def command(
-    engine: Engine,
-    settings: Settings,
-    speculation: Speculation,
-    *,
-    model_path: str,
-    drafter_path: str | None,
-    served_name: str,
-) -> list[str]:
-    """Arguments after the entrypoint, one list item per word, ready for exec without a shell."""
-    words = [*engine.subcommand, model_path, "--served-model-name", served_name]
+def spell(engine: Engine, settings: Settings, speculation: Speculation, place: Place) -> Spelled:
+    """The command line; see :func:`roost.engines.spell`."""
     said = settings.model_dump(exclude_none=True)
-    for name, spelling in engine.flags.items():
-        if name not in said:
-            continue
-        value = said[name]
-        if spelling.kind == "value":
-            words += [spelling.flag, str(value)]
-        elif value:
-            words.append(spelling.flag)
-        elif spelling.kind == "toggle":
-            words.append(spelling.flag.replace("--", "--no-", 1))
+    require_spelled(
+        engine, said, {"num_speculative_tokens", "drafter_attention_backend", "extra_args"}
+    )
+    words = [*engine.subcommand, place.model, "--served-model-name", place.served_name]
+    words += engine.always
+    words += flag_words(engine, said)
     words += settings.extra_args or []
-    config = speculative_config(speculation, settings, drafter_path)
+    config = speculative_config(speculation, settings, place.drafter)
     if config is not None:
         words += ["--speculative-config", json.dumps(config, separators=(",", ":"))]
-    return words
+    return Spelled(words, {})

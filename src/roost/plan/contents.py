@@ -1,4 +1,4 @@
-"""What a checkpoint holds, by the tensors it really has: the config declares, the index is the fact."""
+"""What a checkpoint holds, by its tensors: the config declares, the index is the fact."""
 
 from __future__ import annotations
 
