@@ -114,7 +114,10 @@ class Default(Strict):
 
 
 class Limit(Strict):
-    """Something that some versions of an engine cannot do, or refuse."""
+    """Something that some versions of an engine cannot do, or refuse.
+
+    A model that names the id under ``needs`` does not run on them.
+    """
 
     id: Id
     says: str
@@ -133,6 +136,22 @@ class RefusedValue(Strict):
     versions: Versions
     reason: str
     fix: str
+    source: str
+
+
+class KnownImage(Strict):
+    """What somebody found out about an image that engines of this kind come in."""
+
+    repository: str
+    tag: str | None = Field(None, description="none: every tag")
+    lacks_compute_capability: list[str] = Field(
+        [], description="GPUs it has no kernels for, e.g. 12.1"
+    )
+    forces_drafter_backend: str | None = Field(
+        None, description="attention backend that a drafter gets, whatever is asked for"
+    )
+    reason: str
+    date: dt.date | None = None
     source: str
 
 
@@ -171,6 +190,7 @@ class Engine(Strict):
     )
     limits: list[Limit] = []
     refuses: list[RefusedValue] = []
+    images: list[KnownImage] = []
     flag_history: list[FlagHistory] = []
     env: dict[str, str] = {}
     notes: list[str] = []
@@ -216,6 +236,7 @@ class Model(Strict):
     role: Literal["target", "drafter"]
     licence: str | None = None
     author: str | None = None
+    needs: list[Id] = Field([], description="abilities of the engine, by the id of its limit")
     lineage: list[str] = Field([], description="what it was made from, nearest first")
     architecture: Id | None = Field(None, description="of a target: id in catalog/architectures")
     weights: Literal["bf16", "fp8", "nvfp4"] | None = None
