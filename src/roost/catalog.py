@@ -100,6 +100,7 @@ class Flag(Strict):
     kind: Literal["value", "switch", "toggle"] = Field(
         "value", description="switch: present or absent; toggle: --x / --no-x"
     )
+    choices: list[str] = Field([], description="all it takes, in any case; empty: anything")
     note: str | None = None
 
 

@@ -149,6 +149,9 @@ class Resolved(BaseModel):
     settings: Settings
     image: Image
     image_digest: str | None
+    image_platforms: list[str] = Field(
+        description="architectures it is built for; empty where the lock knows nothing"
+    )
     image_bytes: dict[str, int] = Field(
         description="compressed layers by architecture; empty where the lock knows nothing"
     )
@@ -297,6 +300,7 @@ def build(
         settings=settings,
         image=image,
         image_digest=digest,
+        image_platforms=locked_image.platforms if locked_image else [],
         image_bytes=locked_image.bytes if locked_image else {},
         model=model,
         drafter=drafter,
