@@ -109,6 +109,7 @@ class Default(Strict):
 
     value: int | float | str | bool
     versions: Versions = Field("", description="of the engine, as a version specifier; all")
+    hardware: list[Id] = Field([], description="only on these; none: on any")
     min_memory_gib: int | None = Field(None, description="only on GPUs of so much memory")
     note: str | None = None
     source: str
@@ -481,6 +482,11 @@ def load(root: Path = ROOT) -> Catalog:
                 model.architecture,
                 architectures,
             )
+    for engine in engines.values():
+        for setting, candidates in engine.defaults.items():
+            for hardware_id in (name for one in candidates for name in one.hardware):
+                path = root / "engines" / f"{engine.id}.yml"
+                _described(path, f"defaults.{setting}.hardware", hardware_id, hardware)
     for recipe in recipes.values():
         path = root / "recipes" / f"{recipe.id}.yml"
         _described(path, "engine", recipe.engine, engines)

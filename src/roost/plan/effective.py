@@ -26,7 +26,13 @@ class Effective(NamedTuple):
 
 
 def effective(
-    engine: Engine, settings: Settings, name: str, *, version: str, gpu_bytes: int | None
+    engine: Engine,
+    settings: Settings,
+    name: str,
+    *,
+    version: str,
+    gpu_bytes: int | None,
+    hardware: str | None = None,
 ) -> Effective:
     """The value that the engine will run with.
 
@@ -36,12 +42,15 @@ def effective(
         name: Of the setting.
         version: Of the engine; one that is no version gets only defaults that every version has.
         gpu_bytes: Memory of one GPU, which some defaults depend on; none without a GPU.
+        hardware: Its id, which others depend on.
     """
     said = getattr(settings, name)
     if said is not None:
         return Effective(said, None)
     for default in engine.defaults.get(name, []):
         if not versions.within(version, default.versions):
+            continue
+        if default.hardware and hardware not in default.hardware:
             continue
         if default.min_memory_gib and (gpu_bytes or 0) < default.min_memory_gib * GIB:
             continue
