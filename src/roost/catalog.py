@@ -22,6 +22,7 @@ from roost.figures import Figure, Table
 from roost.pins import Id, Image, RepoId, Repository
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.contents import Contents
+from roost.plan.widths import Widths
 from roost.settings import Settings, Strict, merge
 
 _HEX = re.compile(r"[0-9a-f]{7,40}")
@@ -212,6 +213,7 @@ class Architectural(Strict):
     id: Id
     title: str
     shape: Architecture
+    widths: Widths | None = Field(None, description="for memory outside the KV pool")
     note: str | None = None
     source: str
 

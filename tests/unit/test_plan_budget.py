@@ -37,6 +37,8 @@ from roost.plan import budget, calibration, machine
 from roost.plan.architecture import Architecture
 from roost.plan.budget import Case, Load, capture_sizes
 from roost.plan.contents import Contents, Part
+from roost.plan.effective import settled
+from roost.plan.machine import Machine
 from roost.plan.widths import REFERENCE, Widths
 from roost.settings import Settings
 
@@ -509,11 +511,21 @@ def test_defaults_fill_what_is_not_said() -> None:
         )
     )
     said = Settings(max_model_len=4096)
-    large = budget.with_defaults(said, engine, "0.24.0", H200)
+
+    def on(machine: Machine, settings: Settings = said) -> Settings:
+        return settled(
+            engine,
+            settings,
+            version="0.24.0",
+            hardware=machine.hardware,
+            gpu_bytes=machine.total_bytes,
+        )
+
+    large = on(H200)
     assert (large.max_num_seqs, large.gpu_memory_utilization) == (1024, 0.92)
     assert large.max_model_len == 4096
-    assert budget.with_defaults(said, engine, "0.24.0", RTX5070TI).max_num_seqs == 256
-    assert budget.with_defaults(Settings(max_num_seqs=2), engine, "0.24.0", H200).max_num_seqs == 2
+    assert on(RTX5070TI).max_num_seqs == 256
+    assert on(H200, Settings(max_num_seqs=2)).max_num_seqs == 2
 
 
 # Machines ----------------------------------------------------------------------------------------

@@ -17,12 +17,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from roost.catalog import Engine
 from roost.errors import UsageError
 from roost.plan.architecture import ITEM_BYTES, Architecture, Attention, Drafter, Gdn
 from roost.plan.calibration import Calibration, Fit, builtin, distance
 from roost.plan.contents import Contents
-from roost.plan.effective import effective
 from roost.plan.machine import Machine
 from roost.plan.widths import REFERENCE, Widths
 from roost.settings import Count, Settings, Strict
@@ -103,7 +101,7 @@ class Case(Strict):
     )
     settings: Settings = Field(
         description="with max_num_seqs, max_num_batched_tokens and gpu_memory_utilization said "
-        "(see with_defaults)"
+        "(see roost.plan.effective)"
     )
 
     @property
@@ -165,17 +163,6 @@ class Budget(Strict):
     def drafter_bytes(self) -> int:
         """The drafter's, on this rank."""
         return self.bytes_of("drafter", "drafter's fused projections", "drafter's rotary table")
-
-
-def with_defaults(settings: Settings, engine: Engine, version: str, machine: Machine) -> Settings:
-    """The settings, and for those that are not said what this engine takes on this machine."""
-    gpu_bytes = None if machine.kind == "host" else machine.total_bytes
-    found = {
-        name: effective(engine, settings, name, version=version, gpu_bytes=gpu_bytes).value
-        for name in engine.defaults
-    }
-    known = {name: value for name, value in found.items() if value is not None}
-    return Settings(**(settings.model_dump(exclude_none=True) | known))
 
 
 def make(case: Case, calibration: Calibration | None = None) -> Budget:
