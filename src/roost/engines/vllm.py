@@ -15,9 +15,9 @@ def speculative_config(
 ) -> dict[str, Any] | None:
     """The JSON of ``--speculative-config``, or ``None`` without speculation.
 
-    vLLM inherits ``moe_backend`` from the target but picks ``attention_backend`` anew for the
-    drafter (its speculative configuration's own fields, read in 0.23 to 0.33), so both are
-    written from the one neutral setting.
+    vLLM inherits ``moe_backend`` from the target but picks ``attention_backend`` anew for what
+    drafts, the model's own head included (read in 0.23 to 0.33), so the neutral setting is written
+    here too. A drafter of its own gets both, as its authors write them.
     """
     if speculation.method is None:
         return None
@@ -26,12 +26,11 @@ def speculative_config(
         config["model"] = drafter_path
     if settings.num_speculative_tokens is not None:
         config["num_speculative_tokens"] = settings.num_speculative_tokens
-    if speculation.drafter is not None:
-        if settings.moe_backend is not None:
-            config["moe_backend"] = settings.moe_backend
-        backend = settings.drafter_attention_backend or settings.attention_backend
-        if backend is not None:
-            config["attention_backend"] = backend
+    if speculation.drafter is not None and settings.moe_backend is not None:
+        config["moe_backend"] = settings.moe_backend
+    backend = settings.drafter_attention_backend or settings.attention_backend
+    if speculation.method != "ngram" and backend is not None:
+        config["attention_backend"] = backend
     config.update(speculation.options)
     return config
 
