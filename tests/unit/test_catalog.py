@@ -34,9 +34,14 @@ def edit(root: Path, old: str, new: str, recipe: str = ORNITH) -> Path:
 
 def test_what_ships() -> None:
     known = catalog.load()
-    assert set(known.hardware) == {"gb10", "rtx5070ti-x2", "cpu"}
-    assert set(known.engines) == {"vllm"}
-    assert set(known.recipes) == {ORNITH, "smollm2-135m"}
+    assert set(known.hardware) >= {"gb10", "rtx5070ti-x2", "cpu"}
+    assert set(known.engines) >= {"vllm"}
+    assert set(known.recipes) >= {
+        ORNITH,
+        "ornith-1.0-35b-fp8",
+        "qwen-agentworld-35b-a3b",
+        "smollm2-135m",
+    }
     images = {hw: s.image for hw, s in known.recipes[ORNITH].hardware.items()}
     assert {hw: image.digest for hw, image in images.items() if image} == AUTHOR_DIGEST
     smollm = known.recipes["smollm2-135m"]
@@ -97,7 +102,7 @@ def test_what_ships() -> None:
             "default_speculation: dflash",
             "default_speculation: eagle",
             "(the whole file)",
-            "default_speculation 'eagle' is not among the choices: dflash, none",
+            "default_speculation 'eagle' is not among the choices: dflash, mtp, none",
         ),
         (
             "max_model_len: 131072",
@@ -140,11 +145,32 @@ def test_line_number_is_the_key_s_own(copy: Path) -> None:
         catalog.load(copy)
 
 
+def test_every_repository_is_described() -> None:
+    known = catalog.load()
+    for recipe in known.recipes.values():
+        named = [recipe.model]
+        for choice in recipe.speculation.values():
+            named += [one for one in (choice.model, choice.drafter) if one is not None]
+        for repository in named:
+            model = known.models[repository.repo]
+            drafts = any(c.drafter == repository for c in recipe.speculation.values())
+            assert model.role == ("drafter" if drafts else "target"), repository.repo
+
+
+def test_a_default_names_hardware_that_is_described(copy: Path) -> None:
+    path = copy / "engines" / "vllm.yml"
+    path.write_text(path.read_text().replace("hardware: [gb10]", "hardware: [gb11]", 1))
+    with pytest.raises(
+        RoostError, match=r"defaults.max_num_seqs.hardware: 'gb11' is not described"
+    ):
+        catalog.load(copy)
+
+
 def test_unknown_ids_name_the_nearest() -> None:
     known = catalog.builtin()
     with pytest.raises(UsageError, match=r"did you mean smollm2-135m\?"):
         known.recipe("smollm2")
-    with pytest.raises(UsageError, match="known: cpu, gb10, rtx5070ti-x2"):
+    with pytest.raises(UsageError, match=r"known: cpu, gb10, .*rtx5070ti-x2"):
         known.machine("h100")
 
 
@@ -160,6 +186,8 @@ def refusal(root: Path) -> str:
 def test_mutated_recipes_never_end_in_a_traceback(copy: Path) -> None:
     """Cut, doubled and swapped pieces of a real recipe: loaded, or refused in our words."""
     path = copy / "recipes" / f"{ORNITH}.yml"
+    for other in {*path.parent.iterdir(), *(copy / "models").iterdir()} - {path}:
+        other.unlink()  # each load reads them all
     original = path.read_text()
     draw = random.Random(20261129)  # noqa: S311
     refused = 0
