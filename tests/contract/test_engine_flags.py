@@ -32,6 +32,7 @@ def cases() -> list[tuple[str, str, str]]:
     return [
         (recipe.id, hardware, choice)
         for recipe in known.recipes.values()
+        if known.engines[recipe.engine].style == "vllm"
         for hardware, support in recipe.hardware.items()
         if support.support == "verified"
         for choice in recipe.speculation

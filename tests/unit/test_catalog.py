@@ -34,9 +34,9 @@ def edit(root: Path, old: str, new: str, recipe: str = ORNITH) -> Path:
 
 def test_what_ships() -> None:
     known = catalog.load()
-    assert set(known.hardware) == {"gb10", "rtx5070ti-x2", "cpu"}
-    assert set(known.engines) == {"vllm"}
-    assert set(known.recipes) == {ORNITH, "smollm2-135m"}
+    assert set(known.hardware) == {"gb10", "h200", "rtx5070ti-x2", "cpu"}
+    assert set(known.engines) == {"vllm", "sglang"}
+    assert set(known.recipes) == {ORNITH, "ornith-1.5-35b-nvfp4-dflash2", "smollm2-135m"}
     images = {hw: s.image for hw, s in known.recipes[ORNITH].hardware.items()}
     assert {hw: image.digest for hw, image in images.items() if image} == AUTHOR_DIGEST
     smollm = known.recipes["smollm2-135m"]
@@ -144,7 +144,7 @@ def test_unknown_ids_name_the_nearest() -> None:
     known = catalog.builtin()
     with pytest.raises(UsageError, match=r"did you mean smollm2-135m\?"):
         known.recipe("smollm2")
-    with pytest.raises(UsageError, match="known: cpu, gb10, rtx5070ti-x2"):
+    with pytest.raises(UsageError, match="known: cpu, gb10, h200, rtx5070ti-x2"):
         known.machine("h100")
 
 
