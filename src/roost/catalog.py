@@ -98,8 +98,9 @@ class Flag(Strict):
     """How an engine spells one setting."""
 
     flag: Annotated[str, Field(pattern=r"^--[a-z][a-z0-9\-]+$")]
-    kind: Literal["value", "switch", "toggle"] = Field(
-        "value", description="switch: present or absent; toggle: --x / --no-x"
+    kind: Literal["value", "switch", "toggle", "inverse"] = Field(
+        "value",
+        description="switch: present if true; inverse: present if false; toggle: --x / --no-x",
     )
     choices: list[str] = Field([], description="all it takes, in any case; empty: anything")
     note: str | None = None

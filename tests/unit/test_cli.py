@@ -37,6 +37,7 @@ def test_recipes_as_json() -> None:
     assert by_id[ORNITH]["hardware"] == {
         "cpu": "untested",
         "gb10": "verified",
+        "h200": "untested",
         "rtx5070ti-x2": "verified",
     }
     assert by_id["smollm2-135m"]["speculation"] == ["dflash", "ngram", "none"]

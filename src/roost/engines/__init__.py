@@ -51,7 +51,7 @@ def flag_words(engine: Engine, said: dict[str, Any]) -> Iterator[str]:
         value = said[name]
         if spelling.kind == "value":
             yield from (spelling.flag, str(value))
-        elif value:
+        elif bool(value) != (spelling.kind == "inverse"):
             yield spelling.flag
         elif spelling.kind == "toggle":
             yield spelling.flag.replace("--", "--no-", 1)

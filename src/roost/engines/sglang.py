@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from roost.catalog import Engine, Speculation
 from roost.engines import Place, Spelled, flag_words, require_spelled
 from roost.errors import UsageError
 from roost.settings import Settings
+
+#: What ``--speculative-algorithm`` calls a method. DFlash and DFlash2 share one name: SGLang tells
+#: them apart by the architecture in the drafter's configuration.
+_ALGORITHMS = {"dflash": "DFLASH", "mtp": "NEXTN"}
 
 
 def spell(engine: Engine, settings: Settings, speculation: Speculation, place: Place) -> Spelled:
@@ -18,29 +24,45 @@ def spell(engine: Engine, settings: Settings, speculation: Speculation, place: P
     words += ["--served-model-name", place.served_name, "--host", "0.0.0.0"]  # noqa: S104  # inside the container; what is published is the site's choice
     words += ["--port", str(engine.port), *engine.always]
     words += flag_words(engine, said)
+    words += _speculation(speculation, settings, place)
+    # Last: of a flag said twice, argparse takes the last.
     words += settings.extra_args or []
-    return Spelled(words + _speculation(speculation, settings, place), {})
+    return Spelled(words, {})
 
 
-def _speculation(speculation: Speculation, settings: Settings, place: Place) -> list[str]:
+def _speculation(speculation: Speculation, settings: Settings, place: Place) -> Iterator[str]:
     if speculation.method is None:
-        return []
-    if speculation.method == "ngram":
-        raise UsageError("speculation method ngram is not spelled for SGLang")
-    words = ["--speculative-algorithm", "DFLASH" if speculation.method == "dflash" else "NEXTN"]
+        return
+    if speculation.method not in _ALGORITHMS:
+        raise UsageError(
+            f"speculation method {speculation.method} is not spelled for SGLang",
+            why="known are: " + ", ".join(_ALGORITHMS),
+        )
+    yield from ("--speculative-algorithm", _ALGORITHMS[speculation.method])
     if place.drafter is not None:
-        words += ["--speculative-draft-model-path", place.drafter]
+        yield from ("--speculative-draft-model-path", place.drafter)
     if settings.num_speculative_tokens is not None:
-        words += _depth(speculation, settings.num_speculative_tokens)
-    backend = settings.drafter_attention_backend or settings.attention_backend
-    if backend is not None and place.drafter is not None:
-        words += ["--speculative-draft-attention-backend", backend]
-    return words
+        yield from _depth(speculation, settings.num_speculative_tokens)
+    # SGLang hands the target's attention backend to a DFlash drafter by itself; it is said so that
+    # the command shows what runs. A head of the model's own gets one only where it was asked for.
+    inherited = settings.attention_backend if place.drafter is not None else None
+    if backend := settings.drafter_attention_backend or inherited:
+        yield from ("--speculative-draft-attention-backend", backend)
+    for name, value in speculation.options.items():
+        flag = "--speculative-" + name.replace("_", "-")
+        if not isinstance(value, bool):
+            yield from (flag, str(value))
+        elif value:
+            yield flag
 
 
-def _depth(speculation: Speculation, proposals: int) -> list[str]:
-    """SGLang counts the token that a block of drafts starts from; the neutral setting does not."""
-    counted = ["--speculative-num-draft-tokens", str(proposals + 1)]
-    if speculation.method == "dflash":
-        return counted
-    return ["--speculative-num-steps", str(proposals), "--speculative-eagle-topk", "1", *counted]
+def _depth(speculation: Speculation, proposals: int) -> Iterator[str]:
+    """How many tokens are drafted at once.
+
+    SGLang counts the token that a block of drafts starts from as one of them (its verification
+    compares ``block - 1`` proposals); the neutral setting counts proposals only.
+    """
+    if speculation.method == "mtp":
+        # A chain of drafts, one a step: its only other shape is a tree.
+        yield from ("--speculative-num-steps", str(proposals), "--speculative-eagle-topk", "1")
+    yield from ("--speculative-num-draft-tokens", str(proposals + 1))
