@@ -101,8 +101,8 @@ class Repository(Strict):
 class Build(Strict):
     """How an image is built where none is published."""
 
-    git: Annotated[str, Field(pattern=r"^https://[\w.\-/]+$")] = Field(
-        description="repository of the build context"
+    git: Annotated[str, Field(pattern=r"^https://[\w.\-/]+\.git$")] = Field(
+        description="repository of the build context; without .git Docker takes an archive"
     )
     revision: Revision = Field(description="of that repository")
     directory: Annotated[str, Field(pattern=r"^[\w.\-][\w.\-/]*$")] | None = Field(
