@@ -303,6 +303,16 @@ class Variant(Strict):
     source: str
 
 
+class Bound(Strict):
+    """How far a setting may go on some hardware, as somebody found out."""
+
+    setting: str
+    most: int | float
+    severity: Literal["error", "warning"]
+    reason: str
+    source: str
+
+
 class Support(Known):
     """What is known about a recipe on one kind of hardware. Absent altogether: untested."""
 
@@ -313,6 +323,7 @@ class Support(Known):
     memory_bytes: Annotated[int, Field(ge=1)] | None = Field(
         None, description="host memory the engine needs beyond its weights, where no GPU holds it"
     )
+    bounds: list[Bound] = []
     notes: list[str] = []
 
     @model_validator(mode="after")
