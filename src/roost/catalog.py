@@ -168,6 +168,28 @@ class FlagHistory(Strict):
     source: str
 
 
+class ApiKey(Strict):
+    """How an engine takes its API key out of a file, past argv, Docker's records and its log."""
+
+    variable: Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
+        description="environment variable that the engine reads it from"
+    )
+    start_script: str | None = Field(
+        None,
+        description="entrypoint of an image that would hand the variable on in argv or print it: "
+        "only the program that it starts gets to see the variable",
+    )
+    program: str | None = Field(None, description="what that script starts, found on PATH")
+    note: str | None = None
+    source: str
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if (self.start_script is None) != (self.program is None):
+            raise ValueError("`start_script` and `program` go together")
+        return self
+
+
 class Engine(Strict):
     """A serving engine's own facts: spelling, paths, needs."""
 
@@ -187,7 +209,14 @@ class Engine(Strict):
     )
     min_driver: Annotated[int, Field(ge=1)] = Field(description="NVIDIA driver, major version")
     min_driver_source: str
+    min_docker: Annotated[int, Field(ge=1)] | None = Field(None, description="major version")
+    api_key: ApiKey | None = Field(
+        None, description="none: it has no way to be told one, or nobody looked into it"
+    )
     flags: dict[str, Flag] = {}
+    flags_of: Id | None = Field(
+        None, description="engine whose flags it hands on, for what has no variable"
+    )
     variables: dict[str, str] = Field({}, description="setting → variable, style environment")
     defaults: dict[str, list[Default]] = Field(
         {}, description="by setting; the first that holds for version and GPU counts"
@@ -350,6 +379,9 @@ class Recipe(Strict):
         None, description="to try where nobody verified the recipe; none: the user must name one"
     )
     variants: dict[Id, Variant] = {}
+    api_key: Literal["required", "optional"] = Field(
+        "optional", description="whether it is deployed only with one"
+    )
     chat_template_kwargs: dict[str, bool | str | int] = Field(
         {}, description="sent with every request of roost, e.g. to switch thinking off"
     )
@@ -484,7 +516,7 @@ def load(root: Path = ROOT) -> Catalog:
             the name of an engine or hardware that a recipe refers to and nobody describes.
     """
     hardware = _load_kind(root / "hardware", Hardware)
-    engines = _load_kind(root / "engines", Engine)
+    engines = _with_flags(_load_kind(root / "engines", Engine), root / "engines")
     recipes = _load_kind(root / "recipes", Recipe)
     models = _load_kind(root / "models", Model)
     architectures = _load_kind(root / "architectures", Architectural)
@@ -520,6 +552,22 @@ def load(root: Path = ROOT) -> Catalog:
         models={model.repo: model for model in models.values()},
         architectures=architectures,
     )
+
+
+def _with_flags(engines: dict[str, Engine], folder: Path) -> dict[str, Engine]:
+    """Engines that hand flags on get those of the other engine, save where they have a variable."""
+    whole = {}
+    for name, engine in engines.items():
+        if engine.flags_of is not None:
+            _described(folder / f"{name}.yml", "flags_of", engine.flags_of, engines)
+            handed_on = {
+                setting: flag
+                for setting, flag in engines[engine.flags_of].flags.items()
+                if setting not in engine.variables
+            }
+            engine = engine.model_copy(update={"flags": handed_on | engine.flags})
+        whole[name] = engine
+    return whole
 
 
 def _described(path: Path, key: str, name: str, known: Mapping[str, object]) -> None:

@@ -29,6 +29,7 @@ class Requirements(BaseModel):
     gpu: Gpu | None
     min_driver: int
     min_driver_source: str
+    min_docker: int | None
     gpu_memory_utilization: float | None
     weights_bytes: int = Field(description="on disk and in memory, from the lock")
     image_bytes: dict[str, int] = Field(
@@ -135,6 +136,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
             gpu=resolved.hardware.gpu,
             min_driver=resolved.engine.min_driver,
             min_driver_source=resolved.engine.min_driver_source,
+            min_docker=resolved.engine.min_docker,
             gpu_memory_utilization=resolved.settings.gpu_memory_utilization,
             weights_bytes=sum(item.bytes or 0 for item in weights),
             image_bytes=resolved.image_bytes,

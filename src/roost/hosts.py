@@ -51,6 +51,12 @@ class DockerFacts(_Facts):
     storage_driver: str
     runtimes: list[str]
 
+    @property
+    def major(self) -> int:
+        """Leading number of the version; 0 where it has none."""
+        match = re.match(r"\d+", self.version)
+        return int(match[0]) if match else 0
+
 
 class HostFacts(_Facts):
     """Everything the probe saw."""

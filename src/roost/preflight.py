@@ -341,6 +341,15 @@ def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
             if denied
             else "systemctl start docker, and see journalctl -u docker",
         )
+    elif needs.min_docker and facts.docker.major < needs.min_docker:
+        yield Finding(
+            id="docker_version",
+            severity="warning",
+            saw=f"Docker {facts.docker.version}",
+            wants=f"Docker {needs.min_docker} or newer",
+            why="whoever published the image asks for it",
+            fix="upgrade Docker where the container does not start",
+        )
     # Also where Docker is still to be installed: nobody would install the toolkit.
     if needs.gpu is not None and not facts.gpu_runtime:
         yield Finding(

@@ -170,6 +170,20 @@ def test_docker_missing_is_installed_or_refused_by_the_site(tmp_path: Path) -> N
     assert (allowed.severity, forbidden.severity) == ("info", "error")
 
 
+@pytest.mark.parametrize(
+    ("needed", "found"), [(None, []), (20, []), (25, ["docker_version"]), (100, ["docker_version"])]
+)
+def test_docker_older_than_the_image_s_author_asks_for_is_worth_a_warning(
+    tmp_path: Path, needed: int | None, found: list[str]
+) -> None:
+    wanted = deployment(tmp_path, "cpu")
+    needs = wanted.requirements.model_copy(update={"min_docker": needed})
+    facts = hosts.parse(probe_output())
+    got = preflight.check(facts, wanted.model_copy(update={"requirements": needs}))
+    assert [(finding.id, finding.severity) for finding in got] == [(i, "warning") for i in found]
+    assert all(finding.saw == "Docker 20.10.24" for finding in got)
+
+
 def test_errors_come_first(tmp_path: Path) -> None:
     found = findings(
         tmp_path,
