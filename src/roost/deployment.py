@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from roost import catalog as catalog_module
 from roost import launch, lock, quality, site
 from roost.catalog import Gpu
+from roost.errors import UsageError
 from roost.launch import LaunchSpec, Weights
 
 
@@ -103,6 +104,13 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         lock=lock.read(lock_path),
         site=given.site(),
     )
+    if resolved.spec.secrets and given.api_key is None:
+        raise UsageError(
+            f"{host}: {resolved.recipe.id} is served with an API key, and roost_api_key is not set",
+            why=f"whoever published it asks for one ({resolved.recipe.source})",
+            fix="make one (openssl rand -hex 32), keep it in a vault, or in the environment: "
+            "roost_api_key: \"{{ lookup('ansible.builtin.env', 'ROOST_API_KEY') }}\"",
+        )
     launch.require_resolved(resolved)
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
     support = resolved.recipe.hardware.get(given.hardware)

@@ -65,7 +65,8 @@ class Host:
     """One host: its ``roost_*`` variables, templated, and its connection."""
 
     name: str
-    variables: Mapping[str, Any]
+    # Some are secret, and a traceback shows what an object looks like.
+    variables: Mapping[str, Any] = field(repr=False)
     connection: Connection
 
 

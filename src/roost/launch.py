@@ -15,7 +15,18 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from roost import engines
-from roost.catalog import Catalog, Engine, Hardware, Known, Recipe, Speculation, Support, Variant
+from roost.catalog import (
+    ApiKey,
+    Catalog,
+    Engine,
+    Hardware,
+    Known,
+    Recipe,
+    Speculation,
+    Support,
+    Variant,
+)
+from roost.engines import keys
 from roost.errors import RefusedError, UsageError
 from roost.lock import Lock
 from roost.pins import Image, Repository, Revision
@@ -28,6 +39,10 @@ CONTAINER = "roost-llm"
 MODEL_PATH = "/model"
 DRAFTER_PATH = "/drafter"
 
+#: The endpoint's API key, on the host (mode 0600) and inside the container.
+KEY_SOURCE = "/var/lib/roost/secrets/api-key"
+KEY_PATH = "/run/secrets/roost-api-key"
+
 
 class Site(BaseModel):
     """What a site decides, not the recipe: addresses, places, names."""
@@ -38,6 +53,7 @@ class Site(BaseModel):
     listen: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
     served_name: str | None = None
+    api_key: bool = Field(False, description="whether the site has one; never the key itself")
     registry_mirror: str | None = Field(
         None,
         description="host[:port] that serves every repository instead of its own registry, with "
@@ -53,6 +69,16 @@ class Mount(BaseModel):
     source: str
     target: str
     read_only: bool = True
+
+
+class Secret(BaseModel):
+    """A file on the host that root and the engine read, and nobody else; one of the mounts."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    source: str
+    target: str
 
 
 class Port(BaseModel):
@@ -116,6 +142,7 @@ class LaunchSpec(BaseModel):
     command: list[str]
     env: dict[str, str]
     mounts: list[Mount]
+    secrets: list[Secret] = Field(description="which of the mounts are secret, by what they hold")
     ports: list[Port]
     gpus: str | None = Field(description="`all`, or none on a machine without")
     ipc: str | None = Field(description="`host`, or the engine's default")
@@ -192,7 +219,7 @@ def build(
     Raises:
         UsageError: Unknown recipe, hardware or choice, or settings that contradict.
         RefusedError: It is known not to run there, or nobody ever ran it there and no image is
-            given.
+            given; or the site has an API key that the engine must or can not have.
     """
     overrides = overrides or Settings()
     lock = lock or Lock()
@@ -245,13 +272,18 @@ def build(
         choice,
         engines.Place(MODEL_PATH, DRAFTER_PATH if drafter else None, served_name),
     )
+    secrets = []
+    entrypoint = engine.entrypoint
+    if site.api_key or recipe.api_key == "required":
+        secrets.append(Secret(name="api_key", source=KEY_SOURCE, target=KEY_PATH))
+        entrypoint = keys.entrypoint(entrypoint, _takes_key(recipe, engine, image), KEY_PATH)
     ipc_host = hardware.ipc_host
     if support is not None and support.ipc_host is not None:
         ipc_host = support.ipc_host
     spec = LaunchSpec(
         name=CONTAINER,
         image=_reference(image, digest, site.registry_mirror),
-        entrypoint=engine.entrypoint,
+        entrypoint=entrypoint,
         command=spelled.command,
         env={
             **engine.env,
@@ -264,7 +296,9 @@ def build(
         mounts=[
             Mount(source=model.directory, target=MODEL_PATH),
             *([Mount(source=drafter.directory, target=DRAFTER_PATH)] if drafter else []),
+            *(Mount(source=secret.source, target=secret.target) for secret in secrets),
         ],
+        secrets=secrets,
         ports=[Port(listen=site.listen, host=site.port, container=engine.port)],
         gpus="all" if hardware.gpu else None,
         ipc="host" if ipc_host else None,
@@ -332,6 +366,28 @@ def _refusal(recipe: Recipe, hardware: Hardware, choice: str, known: Known) -> R
         why=why,
         fix="choose one of: " + ", ".join(others),
     )
+
+
+def _takes_key(recipe: Recipe, engine: Engine, image: Image) -> ApiKey:
+    """How the engine takes a key.
+
+    Raises:
+        RefusedError: It must not have one, or nobody knows how it could without showing it.
+    """
+    fix = "take roost_api_key away, and put a gateway that asks for a key before the endpoint"
+    if image.untrusted is not None:
+        raise RefusedError(
+            f"{recipe.id} gets no API key: its image is not trusted with one",
+            why=image.untrusted,
+            fix=fix,
+        )
+    if engine.api_key is None:
+        raise RefusedError(
+            f"{recipe.id} gets no API key: none that {engine.title} keeps to itself",
+            why="no way is known to tell it one that stands in no argument list and in no log",
+            fix=fix,
+        )
+    return engine.api_key
 
 
 def _check_speculation_settings(recipe: Recipe, name: str, overrides: Settings) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError
 
 from roost import settings as settings_module
 from roost.errors import UsageError
@@ -20,6 +21,8 @@ from roost.launch import Site
 from roost.settings import Settings, Strict
 
 PREFIX = "roost_"
+#: Its value is shown nowhere.
+KEY_VARIABLE = "roost_api_key"
 
 #: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
 _SITE = Site()
@@ -33,6 +36,16 @@ def _ip_address(value: str) -> str:
     return str(ipaddress.ip_address(value))
 
 
+def _key(value: SecretStr) -> SecretStr:
+    """A key that a header can carry; with an empty one the endpoint would ask nobody."""
+    if not value.get_secret_value():
+        raise ValueError("is empty; set it, or take the variable away to ask for no key")
+    if not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+        raise ValueError("must be visible ASCII without blanks")
+    return value
+
+
+Key = Annotated[SecretStr, AfterValidator(_key)]
 Address = Annotated[str, AfterValidator(_ip_address)]
 Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
@@ -55,6 +68,10 @@ class HostVars(Strict):
         _SITE.port, description="its port on the host"
     )
     served_name: Name | None = Field(None, description="model name that clients use")
+    api_key: Key | None = Field(
+        None,
+        description="key that the endpoint asks clients for; from a vault or the environment",
+    )
     hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")
     registry_mirror: Mirror | None = Field(
         None, description="registry (host:port, http:// before it without TLS) for every image"
@@ -75,6 +92,7 @@ class HostVars(Strict):
             listen=self.listen,
             port=self.port,
             served_name=self.served_name,
+            api_key=self.api_key is not None,
             registry_mirror=self.registry_mirror,
         )
 
@@ -115,11 +133,19 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
                 reasons.append(f"{name} is no variable of roost{hint}")
             elif item["type"] == "missing":
                 reasons.append(f"{name} is not set")
+            elif name == KEY_VARIABLE:
+                reasons.append(f"{name}: {item['msg']}")
             else:
                 reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")
         raise UsageError(
             f"{host}: " + "; ".join(reasons), fix="variables are: " + ", ".join(known_variables())
         ) from None
+
+
+def api_key(variables: Mapping[str, Any]) -> str | None:
+    """The site's key among a host's variables; none where it has none."""
+    value = variables.get(KEY_VARIABLE)
+    return str(value) if value else None
 
 
 def _plain(value: Any) -> Any:

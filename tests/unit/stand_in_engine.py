@@ -29,6 +29,8 @@ class Engine:
     port: int = 0
     name: str = "smollm2-135m"
     version: str = "0.32.0+cpu"
+    #: Asked for under /v1, like vLLM; none: nobody is asked.
+    key: str | None = None
     health: int = 200
     chat_status: int = 200
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
@@ -86,13 +88,22 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
                 "/v1/models": (200, json.dumps({"data": [{"id": engine.name}]}).encode()),
                 "/metrics": (200, engine.metrics().encode()),
             }
-            self.reply(*pages.get(self.path, (404, b"{}")))
+            if self.stranger():
+                self.reply(401, b'{"error": "Unauthorized"}')
+            else:
+                self.reply(*pages.get(self.path, (404, b"{}")))
+
+        def stranger(self) -> bool:
+            asked = self.path.startswith("/v1") and engine.key is not None
+            return asked and self.headers.get("Authorization") != f"Bearer {engine.key}"
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             engine.requests.append(body)
             text = engine.answer(body)
-            if engine.chat_status != 200:
+            if self.stranger():
+                self.reply(401, b'{"error": "Unauthorized"}')
+            elif engine.chat_status != 200:
                 message = {"error": {"message": "EngineCore encountered an issue"}}
                 self.reply(engine.chat_status, json.dumps(message).encode())
             elif body.get("stream") and engine.ties:

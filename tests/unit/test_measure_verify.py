@@ -96,6 +96,19 @@ def test_a_right_host_passes_with_figures_and_evidence(site: Site) -> None:
     assert evidence.artefacts["metrics_before.txt"] != evidence.artefacts["metrics_after.txt"]
 
 
+def test_a_key_is_sent_and_strangers_are_turned_away(make_site: Callable[..., Site]) -> None:
+    site = make_site(roost_api_key="a-key")
+    site.engine.key = "a-key"
+    evidence = site.verify()
+    assert evidence.failed == []
+    assert [check.id for check in evidence.checks if check.id not in IDS] == ["api_key"]
+    site.engine.key = None
+    (failed,) = site.verify().failed
+    assert (failed.id, failed.observed) == ("api_key", "an answer without the API key")
+    site.engine.key = "another"
+    assert {"served_name", "answer_capital"} <= {check.id for check in site.verify().failed}
+
+
 def test_garbled_answer_behind_green_health(site: Site) -> None:
     site.engine.answers["capital of France"] = "La la capitale de de"
     failed = site.failed()

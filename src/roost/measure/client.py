@@ -88,11 +88,17 @@ class Client:
     Args:
         base_url: Scheme, host and port, without ``/v1``.
         timeout: Seconds without a byte until a request counts as failed.
+        api_key: Sent with every request; none: the endpoint asks for none.
     """
 
-    def __init__(self, base_url: str, *, timeout: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, base_url: str, *, timeout: float = TIMEOUT_S, api_key: str | None = None
+    ) -> None:
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else None
         # Proxies of the environment are for the world outside; an engine sits behind a tunnel.
-        self._http = httpx2.Client(base_url=base_url, timeout=timeout, trust_env=False)
+        self._http = httpx2.Client(
+            base_url=base_url, timeout=timeout, trust_env=False, headers=headers
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -108,6 +114,16 @@ class Client:
     def health(self, path: str = "/health") -> int:
         """HTTP status of the health path. Green says nothing about right answers."""
         return self._send("GET", path).status_code
+
+    def turns_strangers_away(self) -> bool:
+        """Whether ``/v1`` answers 401 to a request without a key."""
+        request = self._http.build_request("GET", "/v1/models")
+        request.headers.pop("Authorization", None)
+        try:
+            answer = self._http.send(request)
+        except httpx2.HTTPError as error:
+            raise self._failure("GET /v1/models without a key", error) from None
+        return answer.status_code == httpx2.codes.UNAUTHORIZED
 
     def metrics(self, path: str = "/metrics") -> str:
         """The raw text of /metrics."""

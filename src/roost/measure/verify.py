@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from roost import quality, ssh
+from roost import quality, site, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.inventory import Host
@@ -114,7 +114,8 @@ def reach(host: Host, deployment: Deployment) -> Iterator[Target]:
             port = deployment.spec.ports[0]
             target.tunnel = stack.enter_context(target.remote.tunnel(port.host, port.connect))
             url = f"http://{target.tunnel.address}:{target.tunnel.port}"
-            target.client = stack.enter_context(Client(url))
+            key = site.api_key(host.variables)
+            target.client = stack.enter_context(Client(url, api_key=key))
         except RoostError as error:
             target.no_remote = str(error)
         yield target
@@ -133,6 +134,8 @@ def verify(target: Target) -> Evidence:
         for drafter in target.deployment.weights[1:]
     ]
     checks += [health(target), served_name(target), engine_version(target)]
+    if any(secret.name == "api_key" for secret in target.deployment.spec.secrets):
+        checks += [asks_for_key(target)]
     checks += answers(target)
     checks += [streaming(target, evidence)]
 
@@ -336,6 +339,23 @@ def served_name(target: Target) -> Check:
         )
 
     return _attempt("served_name", wanted, make, target)
+
+
+def asks_for_key(target: Target) -> Check:
+    """Who has no key is turned away; an engine that lost its key would serve everybody."""
+    expected = "HTTP 401 without the API key"
+
+    def make() -> Check:
+        ok = _client(target).turns_strangers_away()
+        return Check(
+            id="api_key",
+            ok=ok,
+            expected=expected,
+            observed=expected if ok else "an answer without the API key",
+            why="" if ok else "the engine did not take the key; deploy again",
+        )
+
+    return _attempt("api_key", expected, make, target)
 
 
 def engine_version(target: Target) -> Check:
