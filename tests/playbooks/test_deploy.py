@@ -20,7 +20,7 @@ from tests.playbooks.playbook import Play, deploy, inventory, state
 from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
-from roost.launch import CONTAINER
+from roost.launch import CONTAINER, KEY_SOURCE
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -57,6 +57,19 @@ def container(host: Host) -> dict[str, Any]:
     inspected = host.exec(["docker", "inspect", CONTAINER])
     found: dict[str, Any] = json.loads(inspected.stdout)[0]
     return found
+
+
+def status(host: Host, key: str | None) -> int:
+    """HTTP status of the endpoint's list of models, asked with a key or without."""
+    script = (
+        "import sys, urllib.error as e, urllib.request as u\n"
+        "key = sys.stdin.read()\n"
+        "asked = u.Request('http://127.0.0.1:8000/v1/models')\n"
+        "if key: asked.add_header('Authorization', 'Bearer ' + key)\n"
+        "try: print(u.urlopen(asked).status)\n"
+        "except e.HTTPError as error: print(error.code)"
+    )
+    return int(host.exec(["python3", "-c", script], text_in=key or "").stdout)
 
 
 def answer(host: Host, question: str) -> str:
@@ -255,6 +268,38 @@ def test_an_engine_that_ends_is_reported_with_its_last_words(server: Server) -> 
     message = play.refusal(server.host)
     assert "ended" in message
     assert "unrecognized arguments: --no-such-flag" in message
+
+
+def test_a_key_is_asked_for_and_shown_nowhere(
+    server: Server, shared_lab: SharedLab, tmp_path: Path
+) -> None:
+    first, second = "f1rst-k3y-of-tests", "s3cond-k3y-of-tests"
+    host = server.host
+
+    def keyed(key: str) -> Path:
+        return inventory(
+            tmp_path / str(len(list(tmp_path.iterdir()))),
+            shared_lab.lab,
+            [host],
+            roost_recipe="smollm2-135m",
+            roost_lock_file=str(server.lock_file),
+            roost_api_key=key,
+        )
+
+    play = deploy(keyed(first), "-vvv", "--diff")
+    assert play.code == 0, play.output
+    assert (status(host, first), status(host, second), status(host, None)) == (200, 401, 401)
+    assert host.exec(["stat", "-c", "%a %U", KEY_SOURCE]).stdout.split() == ["600", "root"]
+    script = "cat /proc/[0-9]*/cmdline /var/lib/roost/releases/*; docker logs roost-llm 2>&1"
+    shown = host.exec(["sh", "-c", script]).stdout
+    assert "serve" in shown
+    for text in (play.output, json.dumps(container(host)), shown):
+        assert first not in text
+    again = deploy(keyed(first))
+    assert again.changed == {host.name: 0}, again.output
+    # The container would be the same; the file that it read once has other contents.
+    assert deploy(keyed(second)).code == 0
+    assert (status(host, first), status(host, second)) == (401, 200)
 
 
 def test_the_recipe_is_deployed_back(server: Server) -> None:
