@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from roost.catalog import Engine, Speculation
@@ -10,15 +9,14 @@ from roost.engines import Place, Spelled, flag_words, require_spelled
 from roost.errors import UsageError
 from roost.settings import Settings
 
-#: What the image's start script splits into words without knowing quotes.
-_PLAIN_WORD = re.compile(r"[\w./:=,@+\-]+")
-
 _MODEL, _DRAFTER, _SERVED_NAME, _EXTRA = (
     "MODEL_PATH",
     "DFLASH_DRAFTER",
     "SERVED_MODEL_NAME",
     "EXTRA_ARGS",
 )
+#: What the start script takes for "no drafter"; left unset, an image may have a default of its own.
+_NO_DRAFTER = "off"
 
 
 def spell(engine: Engine, settings: Settings, speculation: Speculation, place: Place) -> Spelled:
@@ -30,25 +28,35 @@ def spell(engine: Engine, settings: Settings, speculation: Speculation, place: P
     require_spelled(engine, said, {"extra_args"})
     if speculation.method not in {None, "dflash"}:
         raise UsageError(
-            f"{engine.title} has no variable for speculation method {speculation.method}"
+            f"{engine.title} has no variable for speculation method {speculation.method}",
+            fix="choose dflash or no speculation, or a recipe of another engine",
         )
-    env = {_MODEL: place.model, _SERVED_NAME: place.served_name}
-    if place.drafter is not None:
-        env[_DRAFTER] = place.drafter
-    env |= {
-        variable: _text(said[name]) for name, variable in engine.variables.items() if name in said
+    env = {
+        _MODEL: place.model,
+        _SERVED_NAME: place.served_name,
+        _DRAFTER: place.drafter or _NO_DRAFTER,
     }
-    extra = [*flag_words(engine, said), *(settings.extra_args or [])]
-    for word in extra:
-        if not _PLAIN_WORD.fullmatch(word):
-            raise UsageError(
-                f"extra_args: {word!r} cannot be handed on by {engine.title}",
-                why=f"it splits {_EXTRA} at blanks and knows no quotes",
-            )
-    if extra:
-        env[_EXTRA] = " ".join(extra)
+    env |= {
+        variable: str(said[name]) for name, variable in engine.variables.items() if name in said
+    }
+    if extra := _extra(engine, said, settings.extra_args or []):
+        env[_EXTRA] = extra
     return Spelled([], env)
 
 
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
+def _extra(engine: Engine, said: dict[str, Any], further: list[str]) -> str:
+    """The words that the start script splits again: at blanks, on one line, knowing no quotes.
+
+    Raises:
+        UsageError: A word would not arrive as it is.
+    """
+    words = [*flag_words(engine, said), *further]
+    for word in words:
+        if not word or not word.isprintable() or any(letter.isspace() for letter in word):
+            raise UsageError(
+                f"extra_args: {word!r} cannot be handed on by {engine.title}",
+                why=f"it splits {_EXTRA} at blanks and knows no quotes, so every word must be one "
+                "without blanks",
+                fix="JSON can be written without blanks; what needs one cannot be said here",
+            )
+    return " ".join(words)
