@@ -34,8 +34,8 @@ def edit(root: Path, old: str, new: str, recipe: str = ORNITH) -> Path:
 
 def test_what_ships() -> None:
     known = catalog.load()
-    assert set(known.hardware) >= {"gb10", "rtx5070ti-x2", "cpu"}
-    assert set(known.engines) >= {"vllm"}
+    assert set(known.hardware) >= {"gb10", "rtx5070ti-x2", "rtx5090", "cpu"}
+    assert set(known.engines) >= {"vllm", "aeon-vllm-dflash"}
     assert set(known.recipes) >= {
         ORNITH,
         "ornith-1.0-35b-fp8",
@@ -172,6 +172,13 @@ def test_unknown_ids_name_the_nearest() -> None:
         known.recipe("smollm2")
     with pytest.raises(UsageError, match=r"known: cpu, gb10, .*rtx5070ti-x2"):
         known.machine("h100")
+
+
+def test_flags_of_an_engine_that_nobody_describes(copy: Path) -> None:
+    path = copy / "engines" / "aeon-vllm-dflash.yml"
+    path.write_text(path.read_text().replace("flags_of: vllm", "flags_of: tgi"))
+    with pytest.raises(UsageError, match="flags_of: 'tgi' is not described"):
+        catalog.load(copy)
 
 
 def refusal(root: Path) -> str:

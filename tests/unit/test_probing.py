@@ -21,9 +21,13 @@ from roost.pins import Image
 from roost.probing import Probed
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
-# One recipe for each machine, however many ship.
-CATALOG = catalog.builtin().model_copy(
-    update={"recipes": {one: catalog.builtin().recipes[one] for one in (ORNITH, "smollm2-135m")}}
+# Three machines and one recipe for each, however many ship.
+SHIPPED = catalog.builtin()
+CATALOG = SHIPPED.model_copy(
+    update={
+        "recipes": {one: SHIPPED.recipes[one] for one in (ORNITH, "smollm2-135m")},
+        "hardware": {one: SHIPPED.hardware[one] for one in ("cpu", "gb10", "rtx5070ti-x2")},
+    }
 )
 
 GB10: dict[str, Section] = {
