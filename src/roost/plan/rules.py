@@ -7,7 +7,7 @@ which. Between two rows the older one holds.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -31,6 +31,22 @@ class EngineRules(Strict):
     )
     compared: bool = Field(description="with a pool that an engine of this version printed")
     source: str
+
+
+class KvPoolRow(Strict):
+    """What changed with one version; everything else holds on from the rows before."""
+
+    since: str
+    before: str | None = Field(
+        None, description="for builds of main only, and only for those before this release"
+    )
+    rules: dict[str, Any] = Field({}, description="fields of EngineRules")
+    cpu: dict[str, Any] = Field({}, description="what is different on the CPU engine")
+    compared: list[str] = Field([], description="versions that were compared with these rules")
+    source: str
+
+
+KvPoolRows = list[KvPoolRow]
 
 
 _GPU_BLOCK = 16
