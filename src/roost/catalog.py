@@ -22,6 +22,7 @@ from roost.figures import Figure, Table
 from roost.pins import Id, Image, RepoId, Repository
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.contents import Contents
+from roost.plan.rules import KvPoolRows
 from roost.plan.widths import Widths
 from roost.settings import Settings, Strict, merge
 
@@ -226,6 +227,7 @@ class Engine(Strict):
     images: list[KnownImage] = []
     flag_history: list[FlagHistory] = []
     env: dict[str, str] = {}
+    kv_pool: KvPoolRows = []
     notes: list[str] = []
     source: str
 

@@ -57,20 +57,51 @@ def test_an_interval_says_what_the_list_would() -> None:
     assert Architecture.from_config(config) == Architecture.from_config(qwen35_35b())
 
 
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 30,
+    "hidden_size": 576,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
+
+
 def test_a_model_without_linear_attention_has_no_gdn() -> None:
-    read = Architecture.from_config(
-        {
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "head_dim": 64,
-            "max_position_embeddings": 8192,
-            "dtype": "bfloat16",
-        }
-    )
+    read = Architecture.from_config(LLAMA)
     assert read.gdn is None
     assert read.attention.layers == 30
+    # transformers' LlamaConfig: the hidden size, shared by the heads.
+    assert read.attention.head_dim == 64
+    assert Architecture.from_config(LLAMA | {"head_dim": 128}).attention.head_dim == 128
     assert read.mtp_drafter() is None
+
+
+def test_an_engine_may_be_told_the_dtype() -> None:
+    """``--dtype``: then a configuration may say float32, or nothing."""
+    assert Architecture.from_config(LLAMA, dtype="float32").dtype == "float32"
+    for said in ("float32", None):
+        config = LLAMA | {"dtype": said}
+        assert Architecture.from_config(config, dtype="float16").dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"sliding_window": 4096}, "sliding_window"),
+        ({"sliding_window": 4096, "use_sliding_window": True}, "sliding_window"),
+        ({"attention_chunk_size": 8192}, "attention_chunk_size"),
+    ],
+)
+def test_a_target_that_does_not_attend_to_everything(more: dict[str, Any], key: str) -> None:
+    with pytest.raises(RoostError, match=f"{key}: the layers of this target do not attend"):
+        Architecture.from_config(LLAMA | more)
+
+
+def test_a_window_that_a_target_does_not_use() -> None:
+    unused = {"sliding_window": 4096, "use_sliding_window": False}
+    assert Architecture.from_config(LLAMA | unused) == Architecture.from_config(LLAMA)
 
 
 def test_the_models_own_drafter_has_the_targets_shape() -> None:

@@ -17,9 +17,12 @@ from roost.plan.architecture import Architecture, Attention, Drafter, Gdn
 from roost.plan.memory import (
     KvPool,
     KvTooSmallError,
+    MixedDrafterError,
     PageSizeMismatchError,
+    SplitDrafterError,
     TooManySequencesError,
     kv_pool,
+    pool_refusals,
     require_servable,
 )
 from roost.plan.rules import EngineRules, rules_for
@@ -107,7 +110,7 @@ def test_the_pool_that_the_engine_printed(
     assert said.kv_pool_tokens == tokens
     assert f"{said.max_concurrency:.2f}" == times
     assert said.estimated_max_model_len is None
-    require_servable(said, max_num_seqs=2)
+    assert said.fits_one_request
 
 
 @pytest.mark.parametrize(
@@ -180,25 +183,48 @@ def test_fewer_kv_heads_than_gpus_are_replicated() -> None:
 
 def test_drafter_with_a_larger_page_dies_on_engines_that_cannot_pad() -> None:
     """Sources 000 and 003, and a real start of 0.24.0: a bare AssertionError."""
-    for version in ("0.23.0", "0.24.0", "0.25.1"):
+    for version, fit in (("0.23.0", "divides 512"), ("0.24.0", "is at most 512")):
         with pytest.raises(PageSizeMismatchError) as error:
             pool(TARGET_8, DRAFTER, version=version, **SHORT)
         assert error.value.exit_code == 3
         assert "4,423,680 bytes is larger than the target's 2,211,840" in error.value.what
         assert "AssertionError" in error.value.why
-        assert "divide 512" in error.value.fix
+        assert fit in error.value.fix
+        assert error.value.values == {"drafter_page": 4_423_680, "target_page": 2_211_840}
     # The fix works: the older revision of that drafter, or an engine that pads.
     assert pool(TARGET_8, OLD_DRAFTER, **SHORT).num_blocks == 723
-    assert pool(TARGET_8, DRAFTER, version="0.26.0", **SHORT).page_size_bytes == 4_423_680
+    assert pool(TARGET_8, DRAFTER, version="0.30.0", **SHORT).page_size_bytes == 4_423_680
 
 
 def test_drafter_page_that_is_no_whole_part_of_the_targets() -> None:
     odd = OLD_DRAFTER.model_copy(update={"kv_heads": 3})
     with pytest.raises(PageSizeMismatchError, match="does not divide the largest, 2,211,840"):
-        pool(TARGET, odd, version=NIGHTLY, **SHORT)
-    padded = pool(TARGET, odd, version="0.32.0", **SHORT)
+        pool(TARGET, odd, version="0.23.0", **SHORT)
+    padded = pool(TARGET, odd, version="0.24.0", **SHORT)
     assert padded.page_size_bytes == 2_211_840
     assert padded.kinds[2].block_size == 2160
+
+
+@pytest.mark.parametrize(
+    ("version", "page", "blocks", "per_request", "tokens", "longest"),
+    [
+        # From the functions of each release, given the configuration of source 000.
+        ("0.25.1", 1_105_920, 482, 532, 118_753, 77_760),
+        ("0.26.0", 1_105_920, 482, 660, 95_722, 7168),
+        ("0.28.0", 1_105_920, 482, 660, 95_722, 7168),
+        ("0.29.0", 1_105_920, 482, 660, 95_722, 7152),
+        ("0.30.0", 2_211_840, 241, 92, 343_351, None),
+        ("0.32.0", 2_211_840, 241, 92, 343_351, None),
+    ],
+)
+def test_one_configuration_through_the_versions(
+    version: str, page: int, blocks: int, per_request: int, tokens: int, longest: int | None
+) -> None:
+    said = pool(TARGET, DRAFTER, version=version, tensor_parallel=2, **SHORT)
+    assert (said.attention_block_size, said.page_size_bytes) == (2160, page)
+    assert (said.num_blocks, said.blocks_per_request) == (blocks, per_request)
+    assert said.kv_pool_tokens == tokens
+    assert said.estimated_max_model_len == longest
 
 
 def test_a_window_ignored_or_honoured() -> None:
@@ -217,6 +243,15 @@ def test_a_window_ignored_or_honoured() -> None:
         assert edge.kinds[2].blocks_per_request == blocks
     # Two batches in flight: 4095 + 2 * 2048 tokens are four blocks of 2160, and one.
     assert pool(TARGET, windowed, version="0.32.0", **SHORT).kinds[2].blocks_per_request == 5
+    # Blocks of 16 tokens grow to the common page where it is a whole multiple of theirs.
+    small = pool(TARGET, windowed, version="0.26.0", **SHORT).kinds[2]
+    assert (small.block_size, small.blocks_per_request) == (2160, 5)
+    wide = windowed.model_copy(update={"head_dim": 320})
+    assert pool(TARGET, wide, version="0.26.0", **SHORT).kinds[2].block_size == 864
+    # Elsewhere they are padded: 16 tokens take a whole page.
+    odd = windowed.model_copy(update={"head_dim": 224})
+    small = pool(TARGET, odd, version="0.26.0", **SHORT).kinds[2]
+    assert (small.block_size, small.blocks_per_request) == (16, 512 + 1)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +288,26 @@ def test_kv_too_small_for_one_request() -> None:
     with pytest.raises(KvTooSmallError) as error:
         require_servable(said)
     assert error.value.fix == f"kv_cache_bytes={252 * 10 * 2_162_688}, or max_model_len=205920"
+    assert error.value.values == {
+        "kv_cache_bytes": 4 * GIB,
+        "needed_bytes": 252 * 10 * 2_162_688,
+        "max_model_len": 262_144,
+        "longest_model_len": 205_920,
+    }
     require_servable(pool(kv_cache_bytes=said.bytes_for_one_request))
     require_servable(pool(kv_cache_bytes=4 * GIB, max_model_len=205_920))
+
+
+def test_a_block_that_stays_free_since_0_29() -> None:
+    just = 252 * 10 * 2_162_688
+    assert pool(version="0.28.0", kv_cache_bytes=just).fits_one_request
+    said = pool(version="0.29.0", kv_cache_bytes=just)
+    assert not said.fits_one_request
+    assert said.bytes_for_one_request == just + 10 * 2_162_688
+    with pytest.raises(KvTooSmallError, match="and 1 that stays free, and the pool has 252"):
+        require_servable(said)
+    # It counts in the pool all the same.
+    assert said.max_concurrency == 1.0
 
 
 def test_kv_too_small_for_anything() -> None:
@@ -271,6 +324,60 @@ def test_more_sequences_than_blocks() -> None:
     with pytest.raises(TooManySequencesError) as error:
         require_servable(pool(), max_num_seqs=1024)
     assert error.value.fix == "max_num_seqs=397"
+    assert error.value.values == {"max_num_seqs": 1024, "num_blocks": 397}
+
+
+def test_a_drafter_dealt_out_to_several_groups() -> None:
+    """0.24.0: All drafting layers should belong to the same kv cache group."""
+    said = pool(TARGET_8, OLD_DRAFTER, **SHORT)
+    assert said.splits_drafter
+    with pytest.raises(SplitDrafterError) as error:
+        require_servable(said)
+    assert error.value.what == "the drafter's 6 layers lie in 3 KV groups"
+    assert error.value.values == {
+        "drafter_layers": 6,
+        "drafter_groups": 3,
+        "layers_per_group": 2,
+    }
+    assert not pool(TARGET, OLD_DRAFTER, **SHORT).splits_drafter
+    assert pool(TARGET_8, OLD_DRAFTER, version="0.28.0", **SHORT).splits_drafter
+    assert not pool(TARGET_8, OLD_DRAFTER, version="0.29.0", **SHORT).splits_drafter
+    # Layers of the target's own layout are dealt out with the target's.
+    many = TARGET.attention.model_copy(update={"layers": 60})
+    same = Drafter(full_layers=2, kv_heads=2, head_dim=256)
+    large = TARGET.model_copy(update={"attention": many})
+    assert pool(large, same, **SHORT).splits_drafter
+    # One layer is in one group, however many groups its kind has.
+    assert not pool(large, same.model_copy(update={"full_layers": 1}), **SHORT).splits_drafter
+
+
+def test_a_drafter_of_both_kinds() -> None:
+    mixed = DRAFTER.model_copy(update={"full_layers": 1, "sliding_layers": 5, "kv_heads": 4})
+    with pytest.raises(MixedDrafterError, match="mixes 5 sliding and 1 full attention layers"):
+        pool(TARGET, mixed, version="0.25.1", **SHORT)
+    with pytest.raises(MixedDrafterError):
+        pool(TARGET, mixed, rules=rules_for("0.32.0", "cpu"), **SHORT)
+    # Without windows there is one kind; later a runner takes several groups.
+    assert len(pool(TARGET, mixed, version="0.24.0", **SHORT).kinds) == 3
+    taken = pool(TARGET, mixed, version="0.26.0", **SHORT)
+    assert [kind.name for kind in taken.kinds] == [
+        *("gated delta", "full attention", "full attention", "sliding window")
+    ]
+    assert not taken.splits_drafter
+
+
+def test_refusals_come_in_the_order_in_which_the_engine_dies() -> None:
+    said = pool(TARGET_8, OLD_DRAFTER, **{**SHORT, "kv_cache_bytes": 2**30})
+    found = [refusal.id for refusal in pool_refusals(said, max_num_seqs=1024)]
+    assert found == ["kv-too-small", "drafter-kv-groups", "max-num-seqs"]
+
+
+def test_states_that_prefill_hands_out_since_0_33() -> None:
+    before = pool(version="0.32.0", prefix_caching=True)
+    since = pool(version="0.33.0", prefix_caching=True)
+    assert (before.attention_block_size, since.attention_block_size) == (1056, 1088)
+    assert since.kinds[0].blocks_per_request == before.kinds[0].blocks_per_request + 1
+    assert pool(version="0.33.0").attention_block_size == 1056
 
 
 @pytest.mark.parametrize(
@@ -321,9 +428,62 @@ def test_auto_kv_type_of_a_checkpoint_that_names_one_is_asked_for() -> None:
     assert pool(target, kv_dtype="fp8").kv_pool_tokens == 812_849
 
 
-def test_models_without_gated_delta_layers_are_not_this_arithmetics() -> None:
-    with pytest.raises(UsageError, match="no gated-delta layers"):
-        pool(TARGET.model_copy(update={"gdn": None}))
+SMOL = Architecture(
+    attention=Attention(layers=30, query_heads=9, kv_heads=3, head_dim=64),
+    gdn=None,
+    dtype="float32",
+    context=8192,
+)
+SMOL_DRAFTER = Drafter(full_layers=1, kv_heads=3, head_dim=64)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "kv_heads", "window", "block_bytes", "blocks", "per_request", "groups"),
+    [
+        # SmolLM2-135M in float32 with 1 GiB on the CPU engine: the functions of 0.32.0, and lines
+        # of its logs. A drafter of the target's layout makes one layer more.
+        (None, 0, None, 5_898_240, 182, 16, [("full attention", 30, 1)]),
+        (SMOL_DRAFTER, 3, None, 6_094_848, 176, 16, [("full attention", 31, 1)]),
+        # Of another layout it shares the group, at its own page.
+        (SMOL_DRAFTER, 1, None, 5_963_776, 180, 16, [("full attention", 31, 1)]),
+        # Sliding layers are a kind of their own, and the smaller one: 30 groups of one layer.
+        (
+            *(SMOL_DRAFTER, 3, 512, 196_608, 5461, 497),
+            [("full attention", 30, 30), ("sliding window", 1, 1)],
+        ),
+    ],
+)
+def test_a_model_without_gated_delta_layers(
+    drafter: Drafter | None,
+    kv_heads: int,
+    window: int | None,
+    block_bytes: int,
+    blocks: int,
+    per_request: int,
+    groups: list[tuple[str, int, int]],
+) -> None:
+    if drafter:
+        drafter = drafter.model_copy(update={"kv_heads": kv_heads})
+    if drafter and window:
+        drafter = Drafter(full_layers=0, sliding_layers=1, window=window, kv_heads=3, head_dim=64)
+    said = pool(
+        SMOL,
+        drafter,
+        rules=rules_for("0.32.0", "cpu"),
+        num_speculative_tokens=4 if drafter else 0,
+        max_model_len=2048,
+        max_num_batched_tokens=2048,
+        kv_cache_bytes=GIB,
+        prefix_caching=True,
+    )
+    assert said.attention_block_size == 128
+    assert said.block_bytes == block_bytes
+    assert (said.num_blocks, said.blocks_per_request) == (blocks, per_request)
+    assert [(kind.name, kind.layers, kind.groups) for kind in said.kinds] == groups
+    assert (said.gdn_state_bytes, said.mamba_bytes_per_seq) == (0, 0)
+    assert said.attention_bytes_per_token == 30 * 2 * 3 * 64 * 4
+    # No states, so nothing limits the sequences.
+    require_servable(said, max_num_seqs=100_000)
 
 
 # What must hold whatever the model.
@@ -341,7 +501,9 @@ def targets(draw: st.DrawFn) -> Architecture:
             kv_heads=kv_heads,
             head_dim=draw(st.sampled_from([64, 128, 256])),
         ),
-        gdn=Gdn(
+        gdn=None
+        if draw(st.integers(0, 3)) == 0
+        else Gdn(
             layers=draw(st.integers(1, 90)),
             key_heads=draw(POWERS) * 4,
             value_heads=draw(POWERS) * 4,
@@ -384,11 +546,16 @@ ARGUMENTS = st.fixed_dictionaries(
 )
 RULES = st.builds(
     EngineRules,
-    block_multiple=st.sampled_from([16, 256]),
+    block_multiple=st.sampled_from([16, 128]),
+    smallest_block=st.sampled_from([16, 32]),
     pads_gdn_page=st.just(True),
     pads_attention_page=st.just(True),
-    honours_drafter_window=st.booleans(),
+    drafter_window=st.sampled_from(["ignored", "smallest block", "attention block"]),
+    mixed_drafter=st.just(True),
+    drafter_groups=st.sampled_from(["one", "one if hybrid", "any"]),
     batches_in_flight=st.integers(1, 2),
+    reserved_blocks=st.integers(0, 1),
+    checkpoint_alignment=st.sampled_from([0, 64]),
     compared=st.just(False),
     source=st.just("drawn"),
 )
@@ -404,15 +571,17 @@ def test_invariants(
     more: int,
 ) -> None:
     said = pool(target, drafter, rules=rules, **arguments)
-    block_bytes = said.page_size_bytes * said.layers_per_group
 
     # The block is the smallest whose page holds a state.
     token_bytes = said.attention_bytes_per_token // target.attention.layers
     assert said.attention_block_size % rules.block_multiple == 0
-    assert said.attention_block_size * token_bytes >= said.gdn_state_bytes
+    step = rules.block_multiple
+    if arguments["prefix_caching"] and target.gdn and target.gdn.key_dim == 128:
+        step = max(step, rules.checkpoint_alignment)
     assert (
-        (said.attention_block_size - rules.block_multiple) * token_bytes
-        < said.gdn_state_bytes
+        (said.attention_block_size - step) * token_bytes
+        < max(said.gdn_state_bytes, 1)
+        <= said.attention_block_size * token_bytes
         <= said.page_size_bytes
     )
 
@@ -422,7 +591,8 @@ def test_invariants(
         assert (kind.groups - 1) * said.layers_per_group < kind.layers
     added = drafter.full_layers + drafter.sliding_layers if drafter else 0
     assert sum(kind.of_drafter for kind in said.kinds) == added
-    assert 0 <= said.kv_cache_bytes - said.num_blocks * block_bytes < block_bytes
+    assert 0 <= said.kv_cache_bytes - said.num_blocks * said.block_bytes < said.block_bytes
+    assert said.block_bytes <= said.page_size_bytes * said.layers_per_group
 
     # More bytes never hold fewer tokens, a state more per sequence never more of them.
     richer = pool(
@@ -465,13 +635,16 @@ def test_the_estimated_length_is_the_longest_that_fits(
 def test_an_engine_that_cannot_pad_refuses_or_agrees_with_one_that_can(
     target: Architecture, drafter: Drafter | None, arguments: dict[str, Any]
 ) -> None:
-    strict = rules_for("0.24.0")
+    strict = rules_for("0.23.0")
     able = strict.model_copy(update={"pads_gdn_page": True, "pads_attention_page": True})
     shards = arguments["tensor_parallel"]
     width = max(1, target.attention.kv_heads // shards) * target.attention.head_dim
-    if drafter and width % (max(1, drafter.kv_heads // shards) * drafter.head_dim):
-        with pytest.raises(PageSizeMismatchError, match=f"divide {width},"):
+    drafter_width = drafter and max(1, drafter.kv_heads // shards) * drafter.head_dim
+    if target.gdn and drafter_width and width % drafter_width:
+        fit = f"divides {width}," if drafter_width > width else "divides the target's,"
+        with pytest.raises(PageSizeMismatchError) as error:
             pool(target, drafter, rules=strict, **arguments)
+        assert fit in error.value.fix
     else:
         assert pool(target, drafter, rules=strict, **arguments) == pool(
             target, drafter, rules=able, **arguments

@@ -150,12 +150,15 @@ class Architecture(Strict):
         )
 
     @classmethod
-    def from_config(cls, config: object, where: str = "config.json") -> Architecture:
+    def from_config(
+        cls, config: object, where: str = "config.json", *, dtype: Dtype | None = None
+    ) -> Architecture:
         """Read the configuration of a target, with or without a nested ``text_config``.
 
         Args:
             config: The parsed JSON.
             where: Its name in messages.
+            dtype: As the engine is told to load it (``--dtype``); none: as the configuration says.
 
         Raises:
             RoostError: Naming the key and the reason.
@@ -172,6 +175,7 @@ class Architecture(Strict):
         layers = text.count("num_hidden_layers", _MOST_LAYERS)
         kinds = text.layer_types(layers, {_FULL, _LINEAR})
         if kinds is None:
+            _refuse_windows(text)
             kinds = _by_interval(text, layers)
         linear = kinds.count(_LINEAR)
         if linear == layers:
@@ -192,10 +196,10 @@ class Architecture(Strict):
                 layers=layers - linear,
                 query_heads=text.count("num_attention_heads", _MOST_HEADS),
                 kv_heads=text.count("num_key_value_heads", _MOST_HEADS),
-                head_dim=text.count("head_dim", _MOST_DIM),
+                head_dim=_head_dim(text),
             ),
             gdn=gdn,
-            dtype=_model_dtype(top, text),
+            dtype=dtype or _model_dtype(top, text),
             context=text.count("max_position_embeddings", _MOST_TOKENS),
             mtp_layers=text.optional_count("mtp_num_hidden_layers", _MOST_LAYERS, least=0) or 0,
             kv_cache_declared=_declared_kv(top) or _declared_kv(text),
@@ -317,6 +321,25 @@ def _show(value: object) -> str:
     return {dict: "a mapping", list: "a list", type(None): "null"}.get(
         type(value), type(value).__name__
     )
+
+
+def _refuse_windows(text: _Section) -> None:
+    """Whether every layer of a target attends to everything, where it lists no kinds of layers."""
+    for key in ("sliding_window", "attention_chunk_size"):
+        # As in vLLM, use_sliding_window takes a window back that is set.
+        if text.has(key) and text.values.get("use_sliding_window") is not False:
+            raise RoostError(
+                f"{text.where}: {key}: the layers of this target do not attend to everything",
+                why="the arithmetic covers full attention and gated-delta layers",
+            )
+
+
+def _head_dim(text: _Section) -> int:
+    # transformers' LlamaConfig; other classes have defaults of their own.
+    if text.has("head_dim") or text.values.get("model_type") != "llama":
+        return text.count("head_dim", _MOST_DIM)
+    heads = text.count("num_attention_heads", _MOST_HEADS)
+    return text.count("hidden_size", _MOST_HEADS * _MOST_DIM, least=heads) // heads
 
 
 def _by_interval(text: _Section, layers: int) -> list[str]:

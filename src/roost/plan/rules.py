@@ -1,151 +1,176 @@
-"""How vLLM versions differ in the arithmetic of the KV pool, as data.
+"""How vLLM versions differ in the arithmetic of the KV pool.
 
-Each row was read in the sources of the version it names or seen in its logs; ``source`` says
-which. Between two rows the older one holds.
+The table itself is data, ``kv_pool`` in ``catalog/engines/vllm.yml``: each row says since when,
+what changed, and where that was read or seen. Here are its schema and the look-up.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, Field, ValidationError
 
 from roost.errors import RoostError
 from roost.settings import Count, Strict
+
+Device = Literal["gpu", "cpu"]
+
+
+def _version(text: str) -> str:
+    """A version as it was written, or the ValueError that pydantic reports."""
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError(f"{text!r} is no version") from None
+    return text
+
+
+VersionText = Annotated[str, AfterValidator(_version)]
 
 
 class EngineRules(Strict):
     """What one engine version does on one kind of device."""
 
-    block_multiple: Count = Field(description="the attention block is a multiple of it, tokens")
+    block_multiple: Count = Field(
+        description="tokens of the engine's default block; the attention block is a multiple of it"
+    )
+    smallest_block: Count = Field(description="that the attention kernels take, tokens")
     pads_gdn_page: bool = Field(description="to a larger page of the drafter")
     pads_attention_page: bool = Field(
         description="to a larger page that is no whole multiple of it"
     )
-    honours_drafter_window: bool = Field(
-        description="else the drafter's sliding layers count as full attention"
+    drafter_window: Literal["ignored", "smallest block", "attention block"] = Field(
+        description="the block that sliding layers of a drafter begin with; ignored: they count "
+        "as full attention"
+    )
+    mixed_drafter: bool = Field(description="a drafter may have both sliding and full layers")
+    drafter_groups: Literal["one", "one if hybrid", "any"] = Field(
+        description="that the layers of a drafter may lie in; hybrid: the target is"
     )
     batches_in_flight: Count = Field(
         description="batches of max_num_batched_tokens that a sliding window keeps blocks for"
     )
-    compared: bool = Field(description="with a pool that an engine of this version printed")
+    reserved_blocks: Annotated[int, Field(ge=0)] = Field(
+        description="blocks held back when it is checked that one request fits"
+    )
+    checkpoint_alignment: Annotated[int, Field(ge=0)] = Field(
+        description="with prefix caching each sequence keeps one state more, and the attention "
+        "block is a multiple of so many tokens; 0: neither"
+    )
+    compared: bool = Field(
+        description="this very version was: by a pool it printed or by its own functions"
+    )
     source: str
 
 
-_GPU_BLOCK = 16
-# Observed on the CPU engine with a small hybrid model. The sources of 0.32.0 read as 128 (its
-# default block), so a pool that such an engine prints has yet to settle it.
-_CPU_BLOCK = 256
+class KvPoolRow(Strict):
+    """What changed with one version; everything else holds on from the rows before."""
 
-_V24 = EngineRules(
-    block_multiple=_GPU_BLOCK,
-    pads_gdn_page=False,
-    pads_attention_page=False,
-    honours_drafter_window=False,
-    batches_in_flight=1,
-    compared=True,
-    source="logs of vLLM 0.24.0 on an H200",
-)
-_MAIN = EngineRules(
-    block_multiple=_GPU_BLOCK,
-    pads_gdn_page=True,
-    pads_attention_page=False,
-    honours_drafter_window=True,
-    batches_in_flight=1,
-    compared=True,
-    source="source 000: log of a build of main, 0.23.1rc1.dev968 or later",
-)
-
-#: Releases, oldest first.
-_RELEASES: list[tuple[tuple[int, int, int], EngineRules]] = [
-    (
-        (0, 23, 0),
-        _V24.model_copy(
-            update={
-                "compared": False,
-                "source": "sources of vLLM 0.23.0 (assertion); the drafter's window as in 0.24.0",
-            }
-        ),
-    ),
-    ((0, 24, 0), _V24),
-    (
-        (0, 24, 1),
-        _V24.model_copy(
-            update={
-                "compared": False,
-                "source": "as vLLM 0.24.0; padding is in the sources from 0.26 only",
-            }
-        ),
-    ),
-    (
-        (0, 26, 0),
-        _MAIN.model_copy(
-            update={
-                "compared": False,
-                "source": "sources of vLLM 0.26 (padding); the rest as builds of main before it",
-            }
-        ),
-    ),
-    (
-        (0, 32, 0),
-        _MAIN.model_copy(
-            update={
-                "pads_attention_page": True,
-                "batches_in_flight": 2,
-                "compared": False,
-                "source": "sources of vLLM 0.32.0; asynchronous scheduling, its default, assumed",
-            }
-        ),
-    ),
-]
-
-#: The oldest build of main that is known to behave as :data:`_MAIN`: version and commit count.
-_MAIN_SINCE = ((0, 23, 1), 968)
-
-_VERSION = re.compile(
-    r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:rc\d+)?(?:\.dev(\d{1,9}))?(?:\+[\w.]+)?"
-)
+    since: VersionText
+    before: VersionText | None = Field(
+        None, description="for builds of main only, and only for those before this release"
+    )
+    rules: dict[str, Any] = Field({}, description="fields of EngineRules")
+    cpu: dict[str, Any] = Field({}, description="what is different on the CPU engine")
+    compared: list[VersionText] = Field(
+        [], description="versions that were compared with these rules"
+    )
+    source: str
 
 
-def rules_for(version: str, device: Literal["gpu", "cpu"] = "gpu") -> EngineRules:
+def _whole(rows: list[KvPoolRow]) -> list[KvPoolRow]:
+    """Whether rows are in order and each leaves a full set of rules behind."""
+    for number, row in enumerate(rows, 1):
+        if number > 1 and Version(row.since) <= Version(rows[number - 2].since):
+            raise ValueError(f"row since {row.since}: does not come after the row before it")
+        for device in ("gpu", "cpu"):
+            earlier = [one for one in rows[:number] if one is row or one.before is None]
+            try:
+                _fold(earlier, device, compared=False)
+            except ValidationError as error:
+                item = error.errors()[0]
+                key = ".".join(str(part) for part in item["loc"])
+                raise ValueError(f"row since {row.since}: {key}: {item['msg']}") from None
+    return rows
+
+
+KvPoolRows = Annotated[list[KvPoolRow], AfterValidator(_whole)]
+
+
+def rules_for(
+    version: str, device: Device = "gpu", rows: Sequence[KvPoolRow] | None = None
+) -> EngineRules:
     """The rules of a vLLM version.
 
     Args:
         version: As the engine prints it, e.g. ``0.24.0`` or ``0.23.1rc1.dev968+g2c17d33f4``.
         device: What the engine runs on.
+        rows: The table; none: the built-in catalogue's.
 
     Raises:
         RoostError: It is no version, or older than anything that was read.
     """
-    rules = _lookup(version)
-    if device == "cpu":
-        return rules.model_copy(
-            update={
-                "block_multiple": _CPU_BLOCK,
-                "compared": False,
-                "source": f"{rules.source}; block multiple observed on the CPU engine",
-            }
+    if rows is None:
+        # Not above: the catalogue has this module's rows in its schema.
+        from roost import catalog
+
+        rows = catalog.builtin().engines["vllm"].kv_pool
+    asked = _parse(version)
+    known = list(_applying(rows, asked))
+    if not known:
+        raise RoostError(
+            f"vLLM {version}: nobody has read how it sizes its KV pool",
+            why="known are " + " and ".join(_beginnings(rows)),
         )
-    return rules
+    compared = asked.public in (Version(one).public for one in known[-1].compared)
+    return _fold(known, device, compared=compared)
 
 
-def _lookup(version: str) -> EngineRules:
-    match = _VERSION.fullmatch(version)
-    if not match:
+def _beginnings(rows: Sequence[KvPoolRow]) -> Iterator[str]:
+    for row in [row for row in rows if row.before is None][:1]:
+        yield f"releases from {row.since}"
+    for row in rows:
+        if row.before is not None:
+            yield f"builds of main from {row.since}"
+
+
+def _applying(rows: Sequence[KvPoolRow], asked: Version) -> Iterator[KvPoolRow]:
+    """The rows that hold for a version, oldest first; none: it is not known.
+
+    A release has all rows of releases up to it. A build of main has what main could do by then,
+    which no release of the same time says: that was cut off before.
+    """
+    release = Version(asked.base_version)
+    if asked.dev is not None:
+        main = [row for row in rows if row.before is not None]
+        if any(asked < Version(row.since) for row in main):
+            return
+        for row in main:
+            if release < Version(row.before or ""):
+                base = Version(Version(row.since).base_version)
+                yield from (r for r in rows if r.before is None and Version(r.since) < base)
+                yield row
+                return
+    yield from (row for row in rows if row.before is None and Version(row.since) <= release)
+
+
+def _fold(rows: Sequence[KvPoolRow], device: Device, *, compared: bool) -> EngineRules:
+    rules: dict[str, Any] = {}
+    for row in rows:
+        rules |= row.rules
+        if device == "cpu":
+            rules |= row.cpu
+    return EngineRules(**rules, compared=compared, source=rows[-1].source)
+
+
+def _parse(version: str) -> Version:
+    try:
+        return Version(version)
+    except ValueError:
+        # InvalidVersion, or numbers of thousands of digits.
         raise RoostError(
             f"engine version {version[:60]!a} is none of vLLM's",
             fix="set engine_version to what the image's `vllm --version` prints",
-        )
-    major, minor, patch, dev = match.groups()
-    release = (int(major), int(minor), int(patch))
-    known = [rules for since, rules in _RELEASES if since <= release]
-    if dev is not None and (release, int(dev)) >= _MAIN_SINCE:
-        # A build of main can do what the nightlies before it could.
-        return known[-1] if known and known[-1].pads_gdn_page else _MAIN
-    if not known or (dev is not None and release <= _MAIN_SINCE[0]):
-        raise RoostError(
-            f"vLLM {version}: nobody has read how it sizes its KV pool",
-            why="known are releases from 0.23.0 and builds of main from 0.23.1rc1.dev968",
-        )
-    return known[-1]
+        ) from None
