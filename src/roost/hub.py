@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from roost.errors import RoostError
@@ -11,10 +13,15 @@ from roost.lock import LockedModel
 from roost.pins import Repository
 
 if TYPE_CHECKING:
+    import httpx2
     from huggingface_hub import HfApi
 
 #: Seconds until an unanswered question counts as no answer.
 TIMEOUT = 20.0
+
+
+class HubUnavailableError(RoostError):
+    """No hub answered, or it would not now: this says nothing about the repository."""
 
 
 def resolve(repository: Repository, endpoint: str | None, token: str | None = None) -> LockedModel:
@@ -27,60 +34,17 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
             where the endpoint has no TLS.
 
     Raises:
-        RoostError: No answer, no such repository (or private, or gated without a token), no such
-            revision; each with its own reason.
+        RoostError: No such repository (or private, or gated without a token), no such revision;
+            each with its own reason.
+        HubUnavailableError: No answer.
     """
-    import httpx2
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    # A token that the environment happens to hold does not go over the wire in the clear.
-    plain = (endpoint or "").startswith("http://")
-    api = HfApi(endpoint=endpoint, token=False if plain and token is None else token)
+    api = _client(endpoint, token)
     where = f"{repository.repo}@{repository.revision.name} on {api.endpoint}"
-    try:
+    with _answering(where):
         wanted = _expand(api, repository)
         info = api.model_info(
             repository.repo, revision=wanted, files_metadata=True, timeout=TIMEOUT
         )
-    except GatedRepoError:
-        raise RoostError(
-            f"{where}: the repository is gated",
-            fix="accept its terms on the hub and give a token in HF_TOKEN",
-        ) from None
-    except RevisionNotFoundError:
-        raise RoostError(
-            f"{where}: no such revision",
-            why="the branch, tag or commit is gone, or never was there",
-            fix="look at the repository's history and correct the recipe's revision",
-        ) from None
-    except RepositoryNotFoundError:
-        raise _hidden(where) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status == 401:
-            raise _hidden(where) from None
-        raise RoostError(
-            f"{where}: the hub answered {status}",
-            fix="wait and try again" if status == 429 or status >= 500 else "check the address",
-        ) from None
-    except (httpx2.HTTPError, OSError) as error:
-        raise RoostError(
-            f"{where}: the hub cannot be reached",
-            why=str(error) or type(error).__name__,
-            fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise RoostError(
-            f"{where}: what answers is not a model hub",
-            why="its answer cannot be read; a proxy's login page looks like this too",
-            fix="check the hub's address (roost_hub_endpoint, --hub)",
-        ) from None
     siblings = info.siblings or []
     if not info.sha or not re.fullmatch(r"[0-9a-f]{40}", info.sha) or not siblings:
         raise RoostError(f"{where}: the hub's answer names no commit or no files")
@@ -92,12 +56,82 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
     )
 
 
-def _hidden(where: str) -> RoostError:
-    return RoostError(
-        f"{where}: no such repository",
-        why="missing, private, or gated without a token: the hub answers the same to all three",
-        fix="check the name; for a private repository give a token in HF_TOKEN",
-    )
+def _client(endpoint: str | None, token: str | None) -> HfApi:
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=endpoint and endpoint.rstrip("/"), token=token)
+    if token is None and api.endpoint.startswith("http://"):
+        # A token that the environment happens to hold does not go over the wire in the clear.
+        api.token = False
+    return api
+
+
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    """Whatever the client raises about a question, as an error for a person."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        raise _refusal(where, error.response) from None
+    except httpx2.TimeoutException:
+        raise HubUnavailableError(
+            f"{where}: the hub did not answer within {TIMEOUT:.0f} s",
+            fix="try again; check the network and the hub's address (roost_hub_endpoint)",
+        ) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        raise HubUnavailableError(
+            f"{where}: the hub cannot be reached",
+            why=" ".join(str(error).split()) or type(error).__name__,
+            fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # The last is how the client takes an error whose JSON is not a mapping.
+        raise HubUnavailableError(
+            f"{where}: what answers is not a model hub",
+            why="its answer cannot be read; a proxy's login page looks like this too",
+            fix="check the hub's address (roost_hub_endpoint, --hub)",
+        ) from None
+
+
+def _refusal(where: str, response: httpx2.Response) -> RoostError:
+    """What a hub means by a status and the code beside it."""
+    status, code = response.status_code, response.headers.get("X-Error-Code")
+    if code == "GatedRepo":
+        return RoostError(
+            f"{where}: the repository is gated",
+            fix="accept its terms on the hub and give a token in HF_TOKEN",
+        )
+    if code == "RevisionNotFound":
+        return RoostError(
+            f"{where}: no such revision",
+            why="the branch, tag or commit is gone, or never was there",
+            fix="look at the repository's history and correct the recipe's revision",
+        )
+    if code == "EntryNotFound":
+        return RoostError(
+            f"{where}: no such file",
+            why="the hub lists it and does not have it",
+            fix="try again; if it stays so, the repository is broken at this revision",
+        )
+    if code == "RepoNotFound" or status == 401:
+        return RoostError(
+            f"{where}: no such repository",
+            why="missing, private, or gated without a token: the hub answers the same to all three",
+            fix="check the name; for a private repository give a token in HF_TOKEN",
+        )
+    # A signed address of a storage host is nothing to print; its name says enough.
+    why = f"the answer is from {response.url.host}" if response.history else ""
+    what = f"{where}: the hub answered {status}"
+    if status == 429 or status >= 500:
+        pause = response.headers.get("Retry-After", "")
+        wait = f"{pause} seconds " if pause.isdecimal() else ""
+        return HubUnavailableError(what, why=why, fix=f"wait {wait}and try again")
+    if status == 403:
+        return RoostError(what, why=why, fix="give a token in HF_TOKEN that may read it")
+    return RoostError(what, why=why, fix="check the address")
 
 
 def _expand(api: HfApi, repository: Repository) -> str:
