@@ -1,9 +1,10 @@
-"""The model hub, asked with its own client: what a name means and how large it is."""
+"""The model hub, asked with its own client: what a name means, and what its files begin with."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 #: Seconds until an unanswered question counts as no answer.
 TIMEOUT = 20.0
+
+#: Seconds until an answer that trickles in is given up.
+DEADLINE = 120.0
 
 
 class HubUnavailableError(RoostError):
@@ -54,6 +58,115 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
         files=len(siblings),
         resolved=dt.datetime.now(dt.UTC).date(),
     )
+
+
+class Snapshot:
+    """The files of one repository at one commit, looked at without downloading them.
+
+    Args:
+        repo: ``owner/name``.
+        commit: 40 hexadecimal digits.
+        endpoint: As for :func:`resolve`, and so is ``token``.
+    """
+
+    def __init__(
+        self, repo: str, commit: str, endpoint: str | None = None, token: str | None = None
+    ) -> None:
+        self._repo, self._commit = repo, commit
+        self._api = _client(endpoint, token)
+        self.where = f"{repo}@{commit[:12]} on {self._api.endpoint}"
+
+    def label(self, path: str) -> str:
+        """A file's name in messages."""
+        return f"{self.where}: {path}"
+
+    def sizes(self) -> dict[str, int | None]:
+        """Every file with its bytes; none where the hub does not say.
+
+        Raises:
+            RoostError: As :func:`resolve`.
+        """
+        with _answering(self.where):
+            info = self._api.model_info(
+                self._repo, revision=self._commit, files_metadata=True, timeout=TIMEOUT
+            )
+        if info.sha != self._commit:
+            raise RoostError(
+                f"{self.where}: the hub answers with another commit",
+                why=f"its answer is about {info.sha}",
+                fix="check what answers at that address (roost_hub_endpoint)",
+            )
+        return {sibling.rfilename: sibling.size for sibling in info.siblings or []}
+
+    def head(self, path: str, count: int) -> tuple[bytes, int | None]:
+        """The first bytes of a file.
+
+        One ranged request, and redirects to where a hub keeps large files are followed. Of a
+        server that ignores the range no more is read than was asked for.
+
+        Args:
+            path: Of the file in the repository.
+            count: How many bytes, at least 1.
+
+        Returns:
+            That many bytes, fewer only where the file has no more; and the file's size, none
+            where the hub does not say.
+
+        Raises:
+            RoostError: Refused, absent, cut off, or an answer about other bytes.
+            HubUnavailableError: No answer, or one that takes too long.
+        """
+        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # lazily
+
+        where = self.label(path)
+        url = hf_hub_url(self._repo, path, revision=self._commit, endpoint=self._api.endpoint)
+        headers = build_hf_headers(token=self._api.token)
+        # A range counts the bytes that travel: compressed ones would be of no use.
+        headers |= {"Range": f"bytes=0-{count - 1}", "Accept-Encoding": "identity"}
+        deadline = time.monotonic() + DEADLINE
+        data = bytearray()
+        with (
+            _answering(where),
+            get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response,
+        ):
+            if response.status_code == 416:
+                return b"", 0  # only an empty file has no first byte
+            if not response.is_success:
+                raise _refusal(where, response)
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) >= count:
+                    break
+                if time.monotonic() > deadline:
+                    raise HubUnavailableError(
+                        f"{where}: the hub is too slow: {len(data):,} bytes in {DEADLINE:.0f} s",
+                        fix="try again, or name a nearer mirror (roost_hub_endpoint)",
+                    )
+            size = _file_size(where, response)
+        if size is None and len(data) < count:
+            size = len(data)
+        if len(data) < count and len(data) != size:
+            raise RoostError(
+                f"{where}: the answer is cut off: {len(data):,} of {size:,} bytes",
+                fix="try again; if it stays so, name another mirror (roost_hub_endpoint)",
+            )
+        return bytes(data[:count]), size
+
+
+def _file_size(where: str, response: httpx2.Response) -> int | None:
+    """The size of the whole file, from an answer with its beginning or all of it."""
+    if response.status_code != 206:
+        length = response.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
+    found = re.fullmatch(r"bytes 0-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+    if found is None:
+        raise RoostError(
+            f"{where}: asked for the first bytes, was given others",
+            why=f"Content-Range: {response.headers.get('Content-Range')}",
+            fix="check what answers at that address (roost_hub_endpoint), or name another mirror",
+        )
+    return None if found[1] == "*" else int(found[1])
 
 
 def _client(endpoint: str | None, token: str | None) -> HfApi:
