@@ -1,9 +1,12 @@
-"""The model hub, asked with its own client: what a name means and how large it is."""
+"""The model hub, asked with its own client: what a name means, and what its files begin with."""
 
 from __future__ import annotations
 
 import datetime as dt
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from roost.errors import RoostError
@@ -11,10 +14,18 @@ from roost.lock import LockedModel
 from roost.pins import Repository
 
 if TYPE_CHECKING:
+    import httpx2
     from huggingface_hub import HfApi
 
 #: Seconds until an unanswered question counts as no answer.
 TIMEOUT = 20.0
+
+#: Seconds until an answer that trickles in is given up.
+DEADLINE = 120.0
+
+
+class HubUnavailableError(RoostError):
+    """No hub answered, or it would not now: this says nothing about the repository."""
 
 
 def resolve(repository: Repository, endpoint: str | None, token: str | None = None) -> LockedModel:
@@ -27,60 +38,17 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
             where the endpoint has no TLS.
 
     Raises:
-        RoostError: No answer, no such repository (or private, or gated without a token), no such
-            revision; each with its own reason.
+        RoostError: No such repository (or private, or gated without a token), no such revision;
+            each with its own reason.
+        HubUnavailableError: No answer.
     """
-    import httpx2
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    # A token that the environment happens to hold does not go over the wire in the clear.
-    plain = (endpoint or "").startswith("http://")
-    api = HfApi(endpoint=endpoint, token=False if plain and token is None else token)
+    api = _client(endpoint, token)
     where = f"{repository.repo}@{repository.revision.name} on {api.endpoint}"
-    try:
+    with _answering(where):
         wanted = _expand(api, repository)
         info = api.model_info(
             repository.repo, revision=wanted, files_metadata=True, timeout=TIMEOUT
         )
-    except GatedRepoError:
-        raise RoostError(
-            f"{where}: the repository is gated",
-            fix="accept its terms on the hub and give a token in HF_TOKEN",
-        ) from None
-    except RevisionNotFoundError:
-        raise RoostError(
-            f"{where}: no such revision",
-            why="the branch, tag or commit is gone, or never was there",
-            fix="look at the repository's history and correct the recipe's revision",
-        ) from None
-    except RepositoryNotFoundError:
-        raise _hidden(where) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code
-        if status == 401:
-            raise _hidden(where) from None
-        raise RoostError(
-            f"{where}: the hub answered {status}",
-            fix="wait and try again" if status == 429 or status >= 500 else "check the address",
-        ) from None
-    except (httpx2.HTTPError, OSError) as error:
-        raise RoostError(
-            f"{where}: the hub cannot be reached",
-            why=str(error) or type(error).__name__,
-            fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        raise RoostError(
-            f"{where}: what answers is not a model hub",
-            why="its answer cannot be read; a proxy's login page looks like this too",
-            fix="check the hub's address (roost_hub_endpoint, --hub)",
-        ) from None
     siblings = info.siblings or []
     if not info.sha or not re.fullmatch(r"[0-9a-f]{40}", info.sha) or not siblings:
         raise RoostError(f"{where}: the hub's answer names no commit or no files")
@@ -92,12 +60,191 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
     )
 
 
-def _hidden(where: str) -> RoostError:
-    return RoostError(
-        f"{where}: no such repository",
-        why="missing, private, or gated without a token: the hub answers the same to all three",
-        fix="check the name; for a private repository give a token in HF_TOKEN",
-    )
+class Snapshot:
+    """The files of one repository at one commit, looked at without downloading them.
+
+    Args:
+        repo: ``owner/name``.
+        commit: 40 hexadecimal digits.
+        endpoint: As for :func:`resolve`, and so is ``token``.
+    """
+
+    def __init__(
+        self, repo: str, commit: str, endpoint: str | None = None, token: str | None = None
+    ) -> None:
+        self._repo, self._commit = repo, commit
+        self._api = _client(endpoint, token)
+        self.where = f"{repo}@{commit[:12]} on {self._api.endpoint}"
+
+    def label(self, path: str) -> str:
+        """A file's name in messages."""
+        return f"{self.where}: {path}"
+
+    def sizes(self) -> dict[str, int | None]:
+        """Every file with its bytes; none where the hub does not say.
+
+        Raises:
+            RoostError: As :func:`resolve`.
+        """
+        with _answering(self.where):
+            info = self._api.model_info(
+                self._repo, revision=self._commit, files_metadata=True, timeout=TIMEOUT
+            )
+        if info.sha != self._commit:
+            raise RoostError(
+                f"{self.where}: the hub answers with another commit",
+                why=f"its answer is about {info.sha}",
+                fix="check what answers at that address (roost_hub_endpoint)",
+            )
+        return {sibling.rfilename: sibling.size for sibling in info.siblings or []}
+
+    def head(self, path: str, count: int) -> tuple[bytes, int | None]:
+        """The first bytes of a file.
+
+        One ranged request, and redirects to where a hub keeps large files are followed. Of a
+        server that ignores the range no more is read than was asked for.
+
+        Args:
+            path: Of the file in the repository.
+            count: How many bytes, at least 1.
+
+        Returns:
+            That many bytes, fewer only where the file has no more; and the file's size, none
+            where the hub does not say.
+
+        Raises:
+            RoostError: Refused, absent, cut off, or an answer about other bytes.
+            HubUnavailableError: No answer, or one that takes too long.
+        """
+        from huggingface_hub import get_session, hf_hub_url
+        from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # lazily
+
+        where = self.label(path)
+        url = hf_hub_url(self._repo, path, revision=self._commit, endpoint=self._api.endpoint)
+        headers = build_hf_headers(token=self._api.token)
+        # A range counts the bytes that travel: compressed ones would be of no use.
+        headers |= {"Range": f"bytes=0-{count - 1}", "Accept-Encoding": "identity"}
+        deadline = time.monotonic() + DEADLINE
+        data = bytearray()
+        with (
+            _answering(where),
+            get_session().stream("GET", url, headers=headers, timeout=TIMEOUT) as response,
+        ):
+            if response.status_code == 416:
+                return b"", 0  # only an empty file has no first byte
+            if not response.is_success:
+                raise _refusal(where, response)
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) >= count:
+                    break
+                if time.monotonic() > deadline:
+                    raise HubUnavailableError(
+                        f"{where}: the hub is too slow: {len(data):,} bytes in {DEADLINE:.0f} s",
+                        fix="try again, or name a nearer mirror (roost_hub_endpoint)",
+                    )
+            size = _file_size(where, response)
+        if size is None and len(data) < count:
+            size = len(data)
+        if len(data) < count and len(data) != size:
+            raise RoostError(
+                f"{where}: the answer is cut off: {len(data):,} of {size:,} bytes",
+                fix="try again; if it stays so, name another mirror (roost_hub_endpoint)",
+            )
+        return bytes(data[:count]), size
+
+
+def _file_size(where: str, response: httpx2.Response) -> int | None:
+    """The size of the whole file, from an answer with its beginning or all of it."""
+    if response.status_code != 206:
+        length = response.headers.get("Content-Length", "")
+        return int(length) if length.isdecimal() else None
+    found = re.fullmatch(r"bytes 0-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
+    if found is None:
+        raise RoostError(
+            f"{where}: asked for the first bytes, was given others",
+            why=f"Content-Range: {response.headers.get('Content-Range')}",
+            fix="check what answers at that address (roost_hub_endpoint), or name another mirror",
+        )
+    return None if found[1] == "*" else int(found[1])
+
+
+def _client(endpoint: str | None, token: str | None) -> HfApi:
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=endpoint and endpoint.rstrip("/"), token=token)
+    if token is None and api.endpoint.startswith("http://"):
+        # A token that the environment happens to hold does not go over the wire in the clear.
+        api.token = False
+    return api
+
+
+@contextmanager
+def _answering(where: str) -> Iterator[None]:
+    """Whatever the client raises about a question, as an error for a person."""
+    import httpx2
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        yield
+    except HfHubHTTPError as error:
+        raise _refusal(where, error.response) from None
+    except httpx2.TimeoutException:
+        raise HubUnavailableError(
+            f"{where}: the hub did not answer within {TIMEOUT:.0f} s",
+            fix="try again; check the network and the hub's address (roost_hub_endpoint)",
+        ) from None
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        raise HubUnavailableError(
+            f"{where}: the hub cannot be reached",
+            why=" ".join(str(error).split()) or type(error).__name__,
+            fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
+        ) from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # The last is how the client takes an error whose JSON is not a mapping.
+        raise HubUnavailableError(
+            f"{where}: what answers is not a model hub",
+            why="its answer cannot be read; a proxy's login page looks like this too",
+            fix="check the hub's address (roost_hub_endpoint, --hub)",
+        ) from None
+
+
+def _refusal(where: str, response: httpx2.Response) -> RoostError:
+    """What a hub means by a status and the code beside it."""
+    status, code = response.status_code, response.headers.get("X-Error-Code")
+    if code == "GatedRepo":
+        return RoostError(
+            f"{where}: the repository is gated",
+            fix="accept its terms on the hub and give a token in HF_TOKEN",
+        )
+    if code == "RevisionNotFound":
+        return RoostError(
+            f"{where}: no such revision",
+            why="the branch, tag or commit is gone, or never was there",
+            fix="look at the repository's history and correct the recipe's revision",
+        )
+    if code == "EntryNotFound":
+        return RoostError(
+            f"{where}: no such file",
+            why="the hub lists it and does not have it",
+            fix="try again; if it stays so, the repository is broken at this revision",
+        )
+    if code == "RepoNotFound" or status == 401:
+        return RoostError(
+            f"{where}: no such repository",
+            why="missing, private, or gated without a token: the hub answers the same to all three",
+            fix="check the name; for a private repository give a token in HF_TOKEN",
+        )
+    # A signed address of a storage host is nothing to print; its name says enough.
+    why = f"the answer is from {response.url.host}" if response.history else ""
+    what = f"{where}: the hub answered {status}"
+    if status == 429 or status >= 500:
+        pause = response.headers.get("Retry-After", "")
+        wait = f"{pause} seconds " if pause.isdecimal() else ""
+        return HubUnavailableError(what, why=why, fix=f"wait {wait}and try again")
+    if status == 403:
+        return RoostError(what, why=why, fix="give a token in HF_TOKEN that may read it")
+    return RoostError(what, why=why, fix="check the address")
 
 
 def _expand(api: HfApi, repository: Repository) -> str:

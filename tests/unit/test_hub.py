@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from huggingface_hub import constants
 
 from roost import hub
 from roost.errors import RoostError
@@ -67,6 +68,8 @@ def standin() -> Iterator[StandinHub]:
         (401, {}, "", "no such repository"),
         (403, {"X-Error-Code": "GatedRepo"}, "", "the repository is gated"),
         (503, {}, "", "the hub answered 503"),
+        # The client itself stumbles over an error whose JSON is no mapping.
+        (500, {}, "[]", "what answers is not a model hub"),
     ],
 )
 def test_each_answer_has_its_own_words(
@@ -89,6 +92,24 @@ def test_a_token_of_the_environment_is_not_sent_in_the_clear(
     locked = hub.resolve(REPOSITORY, standin.url)
     assert (locked.commit, locked.bytes, locked.files) == ("a" * 40, 7, 2)
     assert standin.authorizations == [None]
+
+
+def test_nor_where_the_environment_names_the_hub(
+    standin: StandinHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    # What HF_ENDPOINT sets when the client is imported.
+    monkeypatch.setattr(constants, "ENDPOINT", standin.url)
+    standin.status = 503
+    with pytest.raises(hub.HubUnavailableError, match=standin.url):
+        hub.resolve(REPOSITORY, None)
+    assert standin.authorizations == [None]
+
+
+def test_a_slash_at_the_end_of_the_address_does_no_harm(standin: StandinHub) -> None:
+    standin.status = 503
+    with pytest.raises(hub.HubUnavailableError, match=f"{standin.url}: the hub answered 503"):
+        hub.resolve(REPOSITORY, f"{standin.url}/")
 
 
 def test_nobody_answers() -> None:

@@ -273,6 +273,9 @@ def main() -> None:
         folders[name] = Path(folder)
     app = application(chosen.store, folders, token=os.environ.get(_TOKEN_VARIABLE))
     with socket.create_server((chosen.listen, chosen.port)) as listening:
+        # asyncio does this only for sockets that say they are TCP, and these do not: an answer in
+        # two pieces would wait 40 ms for the client's acknowledgement of the first.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config = uvicorn.Config(app, log_level="warning", access_log=False)
         uvicorn.Server(config).run(sockets=[listening])
 
