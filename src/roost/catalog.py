@@ -239,6 +239,13 @@ class Engine(Strict):
         return self
 
 
+class Loaded(Strict):
+    """Weights of some format on one GPU, as an engine printed it of a checkpoint of this shape."""
+
+    bytes: Annotated[int, Field(ge=1)]
+    source: str
+
+
 class Architectural(Strict):
     """The shape that models of one family share."""
 
@@ -246,6 +253,9 @@ class Architectural(Strict):
     title: str
     shape: Architecture
     widths: Widths | None = Field(None, description="for memory outside the KV pool")
+    loaded: dict[Literal["bf16", "fp8", "nvfp4"], Loaded] = Field(
+        {}, description="by format of the weights, for checkpoints whose own size nobody states"
+    )
     note: str | None = None
     source: str
 
@@ -310,6 +320,7 @@ class Speculation(Strict):
     hardware: dict[Id, Known] = Field(
         {}, description="what is known of this choice; absent: untested"
     )
+    doubt: Said | None = Field(None, description="a report that it cannot work")
     note: str | None = None
 
     @model_validator(mode="after")

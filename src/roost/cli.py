@@ -23,6 +23,7 @@ class _Group(click.Group):
 
     lazy = {
         "lab": ("roost.lab.cli", "lab"),
+        "plan": ("roost.plan_cli", "plan"),
         "probe": ("roost.probe_cli", "probe"),
         "verify": ("roost.notebooks_cli", "verify"),
     }

@@ -126,6 +126,7 @@ class Weights(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     repo: str
+    name: str = Field(description="the revision as the recipe writes it")
     revision: str = Field(description="a full commit, or the name that is still to be resolved")
     directory: str
     bytes: int | None = Field(None, description="of all files, where the lock knows it")
@@ -248,7 +249,7 @@ def build(
         settings = settings.model_copy(update={"tensor_parallel": hardware.gpu.count})
     _check_speculation_settings(recipe, choice_name, overrides)
 
-    image = _image(recipe, hardware, settings, support, special)
+    image = _image(recipe, hardware, settings, support, special, refuse=refuse)
     locked_image = lock.image(image)
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
@@ -430,9 +431,14 @@ def _image(
     settings: Settings,
     support: Support | None,
     variant: Variant | None,
+    *,
+    refuse: bool,
 ) -> Image:
     known = (variant.image if variant else None) or (support.image if support else None)
     known = known or recipe.image
+    if known is None and not refuse:
+        # For a plan, an image that runs elsewhere says more than none.
+        known = next((one.image for one in recipe.hardware.values() if one.image), None)
     if settings.image is not None:
         version = settings.engine_version or (known.engine_version if known else "unknown")
         return Image.parse(settings.image, version)
@@ -454,6 +460,7 @@ def _weights(repository: Repository, lock: Lock, site: Site, unresolved: list[st
     directory = PurePosixPath(site.model_dir, repository.repo.replace("/", "--"), revision)
     return Weights(
         repo=repository.repo,
+        name=repository.revision.name,
         revision=revision,
         directory=str(directory),
         bytes=locked.bytes if locked else None,

@@ -41,6 +41,9 @@ class Settings(Strict):
     )
     moe_backend: Word | None = None
     quantization: Word | None = None
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] | None = Field(
+        None, description="of activations and what is not quantized; auto: the checkpoint's"
+    )
     tensor_parallel: Count | None = Field(None, description="default: the hardware's GPU count")
     num_speculative_tokens: Count | None = Field(None, description="drafts per step (K)")
     drafter_revision: Annotated[str, Field(min_length=1)] | None = None

@@ -179,7 +179,7 @@ def test_garbled_answers_behind_green_health(deployed: Deployed, tmp_path: Path)
 
 
 #: The fault needs both: compiled, and in the type that the recipe turns away from.
-COMPILED = "    roost_settings: {enforce_eager: false, extra_args: [--dtype, bfloat16]}\n"
+COMPILED = "    roost_settings: {enforce_eager: false, dtype: bfloat16}\n"
 
 
 def wait_until_healthy(deployed: Deployed) -> None:

@@ -249,7 +249,7 @@ def test_a_hub_that_is_down(server: Server, lab: SharedLab, other_lock: str) -> 
 
 def test_a_compiled_engine_is_healthy_and_refused_for_its_answers(server: Server) -> None:
     # The fault needs both: compiled, and in the type that the recipe turns away from.
-    compiled = {"enforce_eager": False, "extra_args": ["--dtype", "bfloat16"]}
+    compiled = {"enforce_eager": False, "dtype": "bfloat16"}
     play = deploy(server.inventory, roost_settings=compiled)
     assert play.code != 0
     message = play.refusal(server.host)

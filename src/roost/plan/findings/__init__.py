@@ -1,0 +1,26 @@
+"""The findings: each module looks at one side of a deployment, each function at one question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from roost.plan.finding import Finding
+from roost.plan.findings import backends, flags, known, machine, pool, published, weights
+from roost.plan.subject import Subject
+
+Check = Callable[[Subject], Iterator[Finding]]
+
+CHECKS: tuple[Check, ...] = (
+    *known.CHECKS,
+    *machine.CHECKS,
+    *weights.CHECKS,
+    *flags.CHECKS,
+    *backends.CHECKS,
+    *pool.CHECKS,
+    *published.CHECKS,
+)
+
+
+def find(subject: Subject) -> list[Finding]:
+    """Every finding, in the order of the checks."""
+    return [finding for check in CHECKS for finding in check(subject)]

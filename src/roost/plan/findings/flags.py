@@ -1,0 +1,101 @@
+"""Settings and flags against what this version of the engine takes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from roost import versions
+from roost.plan.finding import Finding
+from roost.plan.subject import Subject
+
+
+def refused_values(s: Subject) -> Iterator[Finding]:
+    """A value that one version takes and another refuses."""
+    for refusal in s.resolved.engine.refuses:
+        given = getattr(s.resolved.settings, refusal.setting, None)
+        if given is None or str(given).lower() != refusal.value.lower():
+            continue
+        kind = s.target.model.weights if s.target.model else None
+        if refusal.quantization is not None and refusal.quantization != kind:
+            continue
+        if versions.within(s.version, refusal.versions):
+            yield Finding(
+                id=f"{refusal.setting.replace('_', '-')}-refused",
+                severity="error",
+                summary=f"{s.resolved.engine.title} {s.version} refuses {refusal.setting} {given}"
+                + (f" for {kind} weights" if refusal.quantization else ""),
+                why=refusal.reason,
+                fix=refusal.fix,
+                source=refusal.source,
+            )
+
+
+def flags_of_version(s: Subject) -> Iterator[Finding]:
+    """A flag that this version does not have, or has under another name."""
+    words = {word.partition("=")[0] for word in s.resolved.spec.command if word.startswith("--")}
+    words |= {
+        word.partition("=")[0]
+        for word in s.resolved.spec.env.get("EXTRA_ARGS", "").split()
+        if word.startswith("--")
+    }
+    for known in s.resolved.engine.flag_history:
+        if known.flag in words and versions.within(s.version, known.versions) is False:
+            yield Finding(
+                id="flag-not-in-version",
+                severity="error",
+                summary=f"{s.resolved.engine.title} {s.version} has no {known.flag}",
+                why=f"versions that have it: {known.versions}",
+                fix=f"write {known.instead}" if known.instead else f"leave {known.flag} out",
+                source=known.source,
+            )
+
+
+def extra_args_in_disguise(s: Subject) -> Iterator[Finding]:
+    """A flag given by hand that has a setting, which neither plan nor merging can see."""
+    spelled = {flag.flag: name for name, flag in s.resolved.engine.flags.items()}
+    for word in s.resolved.settings.extra_args or []:
+        flag = word.partition("=")[0]
+        if not flag.startswith("--") or len(flag) < 6:
+            continue
+        # The engines' parsers take any beginning of a flag that only one flag has.
+        meant = [known for known in spelled if known == flag or known.startswith(flag)]
+        if len(meant) == 1:
+            name = spelled[meant[0]]
+            yield Finding(
+                id="flag-has-a-setting",
+                severity="warning",
+                summary=f"extra_args says {flag}, which is the setting {name}",
+                why="what stands in extra_args is not planned for, and of a flag said twice the "
+                "engine takes the last",
+                fix=f"{name}=…",
+                source="roost.settings",
+            )
+
+
+def choices(s: Subject) -> Iterator[Finding]:
+    """Backends are names; a misspelt one is found by the engine only after the download."""
+    flags = s.resolved.engine.flags
+    for setting, spelled in (
+        ("attention_backend", "attention_backend"),
+        ("drafter_attention_backend", "attention_backend"),
+        ("kv_cache_dtype", "kv_cache_dtype"),
+        ("moe_backend", "moe_backend"),
+    ):
+        given = getattr(s.resolved.settings, setting)
+        known = flags[spelled].choices if spelled in flags else []
+        if given is None or not known or given.lower() in {name.lower() for name in known}:
+            continue
+        near = difflib.get_close_matches(given.lower(), [name.lower() for name in known], n=1)
+        name = next((name for name in known if near and name.lower() == near[0]), None)
+        yield Finding(
+            id="no-such-choice",
+            severity="error",
+            summary=f"{setting} {given} is unknown to {s.resolved.engine.title}",
+            why="it takes: " + ", ".join(known),
+            fix=f"{setting}={name}" if name else "",
+            source=s.resolved.engine.source,
+        )
+
+
+CHECKS = (refused_values, flags_of_version, extra_args_in_disguise, choices)

@@ -1,0 +1,147 @@
+"""What the catalogue and the lock say of the combination as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roost.plan.finding import Finding
+from roost.plan.subject import Subject
+
+
+def not_to_run(s: Subject) -> Iterator[Finding]:
+    """Somebody tried it and it did not run."""
+    found = s.resolved.known_not_to_run
+    if found is None:
+        return
+    recipe, hardware = s.resolved.recipe, s.resolved.hardware.id
+    others = [
+        name
+        for name in recipe.speculation
+        if name != s.resolved.speculation_name
+        and recipe.support_on(hardware, name) != "unsupported"
+    ]
+    whole = recipe.support_on(hardware) == "unsupported"
+    yield Finding(
+        id="known-not-to-run",
+        severity="error",
+        summary=f"{recipe.id} does not run on {hardware}"
+        if whole
+        else f"speculation {s.resolved.speculation_name} of {recipe.id} does not run on {hardware}",
+        why=found.reason or "",
+        fix="" if whole or not others else f"roost_speculation: {others[0]}",
+        source=found.source,
+        date=found.date,
+    )
+
+
+def untested(s: Subject) -> Iterator[Finding]:
+    """Nobody says that they ran it."""
+    recipe, hardware = s.resolved.recipe, s.resolved.hardware.id
+    if s.resolved.known_not_to_run is not None:
+        return
+    if recipe.support_on(hardware, s.resolved.speculation_name) == "untested":
+        yield Finding(
+            id="untested",
+            severity="warning",
+            summary=f"nobody says that they ran {recipe.id} with speculation "
+            f"{s.resolved.speculation_name} on {hardware}",
+            why="what is planned here is computed, and no more than that",
+            source=recipe.source,
+        )
+
+
+def doubtful(s: Subject) -> Iterator[Finding]:
+    """Somebody reports that it cannot work."""
+    doubt = s.resolved.speculation.doubt
+    if doubt is not None:
+        yield Finding(
+            id="doubtful",
+            severity="warning",
+            summary=f"speculation {s.resolved.speculation_name} may not work with "
+            f"{s.target.weights.repo}",
+            why=doubt.says,
+            fix="roost plan … --hub URL reads what is there",
+            source=doubt.source,
+        )
+
+
+def bounds(s: Subject) -> Iterator[Finding]:
+    """How far a setting may go here, as somebody found out the hard way."""
+    support = s.resolved.recipe.hardware.get(s.resolved.hardware.id)
+    for bound in support.bounds if support else []:
+        value = getattr(s.settings, bound.setting)
+        if value is not None and value > bound.most:
+            yield Finding(
+                id=f"{bound.setting.replace('_', '-')}-beyond-known",
+                severity=bound.severity,
+                summary=f"{bound.setting} {value} is beyond {bound.most}, known to work on "
+                f"{s.resolved.hardware.id}",
+                why=bound.reason,
+                fix=f"{bound.setting}={bound.most}",
+                source=bound.source,
+                date=support.date if support else None,
+            )
+
+
+def not_pinned(s: Subject) -> Iterator[Finding]:
+    """Something may mean another thing tomorrow."""
+    spec = s.resolved.spec
+    if not spec.unresolved:
+        return
+    yield Finding(
+        id="not-pinned",
+        severity="info",
+        summary="not pinned yet: " + ", ".join(spec.unresolved),
+        why="a branch or tag can mean something else tomorrow; a deploy refuses what is not locked",
+        fix=spec.build or f"roost lock {s.resolved.recipe.id}",
+        source="roost.lock.yml",
+    )
+
+
+def untrusted(s: Subject) -> Iterator[Finding]:
+    """The image is to get nothing that matters."""
+    if s.resolved.spec.untrusted:
+        yield Finding(
+            id="untrusted-image",
+            severity="warning",
+            summary=f"the image {s.resolved.image.reference} is untrusted",
+            why=s.resolved.spec.untrusted,
+            source=s.resolved.recipe.source,
+        )
+
+
+def facts(s: Subject) -> Iterator[Finding]:
+    """Where the plan's facts are from, and where they contradict the catalogue."""
+    sides = [side for side in (s.target, s.drafter) if side is not None]
+    for side in sides:
+        if side.disagreements:
+            yield Finding(
+                id="catalogue-disagrees",
+                severity="warning",
+                summary=f"{side.weights.repo}: the catalogue is wrong about this revision",
+                why="; ".join(side.disagreements),
+                source=side.read_from,
+            )
+        if side.defect is not None:
+            yield Finding(
+                id="checkpoint-defective",
+                severity="error",
+                summary=side.defect.what,
+                why=side.defect.why or "an engine would stop on it, or answer nonsense",
+                fix=side.defect.fix,
+                source=side.weights.repo,
+            )
+    offline = [side.weights.repo for side in sides if side.read_from == "catalogue"]
+    if offline:
+        yield Finding(
+            id="planned-from-catalogue",
+            severity="info",
+            summary="planned from the catalogue's facts: " + ", ".join(offline),
+            why="; ".join(str(one.unread.what) for one in sides if one.unread)
+            or "neither config.json nor index of these revisions was read",
+            fix="roost plan … --hub URL, or --models DIR",
+            source="roost.plan",
+        )
+
+
+CHECKS = (not_to_run, untested, doubtful, bounds, not_pinned, untrusted, facts)

@@ -1,0 +1,101 @@
+"""Memory: the KV pool, the budget around it, and what the user gets for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from roost.plan.finding import Finding
+from roost.plan.subject import Subject
+
+
+def obstacles(s: Subject) -> Iterator[Finding]:
+    """What kept the arithmetic from a result."""
+    yield from s.obstacles
+
+
+def budget(s: Subject) -> Iterator[Finding]:
+    """What does not fit, or only just."""
+    if s.budget is None:
+        return
+    for refusal in s.budget.refusals:
+        yield Finding(
+            id=refusal.id,
+            severity="error",
+            summary=refusal.summary,
+            why=refusal.why,
+            fix=refusal.fix,
+            source=s.budget.machine.source,
+        )
+    if s.budget.tight:
+        yield Finding(
+            id="memory-tight",
+            severity="warning",
+            summary=f"{_gib(abs(s.budget.free_bytes))} GiB are "
+            f"{'left' if s.budget.free_bytes >= 0 else 'missing'}, by estimates that may be off by "
+            f"{_gib(s.budget.uncertainty_bytes)} GiB",
+            why="activation peak and CUDA graphs are calibrated, not computed",
+            source="docs/memory.md",
+        )
+
+
+def prefill_slice(s: Subject) -> Iterator[Finding]:
+    """Every slice must hold at least one token of each sequence."""
+    tokens, sequences = s.settings.max_num_batched_tokens, s.settings.max_num_seqs
+    if tokens is not None and sequences is not None and tokens < sequences:
+        yield Finding(
+            id="batched-tokens-below-sequences",
+            severity="error",
+            summary=f"max_num_batched_tokens {tokens} is less than max_num_seqs {sequences}",
+            why="every sequence takes a token of each step, and the engine refuses to start",
+            fix=f"max_num_batched_tokens={max(2048, sequences)}",
+            source="logs of vLLM 0.24.0",
+        )
+
+
+def other_format(s: Subject) -> Iterator[Finding]:
+    """What the same bytes hold in the model's own type, where the cache is halved to FP8."""
+    if s.pool is None or s.pool_in_model_type is None:
+        return
+    plain = s.pool_in_model_type
+    fits = plain.num_blocks >= plain.blocks_per_request
+    yield Finding(
+        id="kv-in-model-type",
+        severity="info",
+        summary=f"with a {s.target.architecture.dtype if s.target.architecture else ''} KV cache "
+        f"the "
+        f"same {plain.kv_cache_bytes:,} bytes hold {plain.kv_pool_tokens:,} tokens, "
+        + (
+            f"{plain.max_concurrency:.2f} requests of {plain.max_model_len:,}"
+            if fits
+            else f"too few for one request of {plain.max_model_len:,}"
+        ),
+        why=f"FP8 holds {s.pool.kv_pool_tokens:,}; source 000 says that its context does not fit "
+        "without FP8, the arithmetic decides from case to case",
+        fix="",
+        source="roost.plan.memory",
+    )
+
+
+def unused(s: Subject) -> Iterator[Finding]:
+    """A pool for more requests than are ever served at once."""
+    sequences = s.resolved.settings.max_num_seqs
+    if s.pool is None or sequences is None or s.resolved.settings.kv_cache_bytes is None:
+        return
+    if s.pool.max_concurrency > 1.5 * sequences:
+        enough = sequences * s.pool.bytes_for_one_request
+        yield Finding(
+            id="pool-beyond-use",
+            severity="info",
+            summary=f"the pool holds {s.pool.max_concurrency:.2f} requests of full length, and "
+            f"{sequences} are served at once",
+            why="memory beyond that buys prefix cache, and nothing else",
+            fix=f"kv_cache_bytes={enough}",
+            source="source 001",
+        )
+
+
+def _gib(amount: int) -> str:
+    return f"{amount / 2**30:.2f}"
+
+
+CHECKS = (obstacles, budget, prefill_slice, other_format, unused)

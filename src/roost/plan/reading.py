@@ -1,0 +1,84 @@
+"""Target and drafter as they really are: read from a hub or a directory, beside the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roost.launch import Weights
+from roost.pins import Repository, Revision
+from roost.plan.architecture import Architecture, Dtype
+from roost.plan.subject import Side
+from roost.plan.widths import Widths
+
+if TYPE_CHECKING:
+    from roost.plan.checkpoint import Checkpoint
+
+
+def from_hub(weights: Weights, endpoint: str | None) -> Checkpoint | None:
+    """What a hub has, or what is kept of it; none where the commit is not known yet.
+
+    Raises:
+        RoostError: See :func:`roost.plan.checkpoint.read_hub`.
+    """
+    from roost.plan import checkpoint
+
+    if weights.revision == weights.name and len(weights.revision) != 40:
+        return None
+    repository = Repository(repo=weights.repo, revision=Revision(commit=weights.revision))
+    return checkpoint.read_hub(repository, weights.revision, endpoint)
+
+
+def from_directory(weights: Weights, root: Path) -> Checkpoint | None:
+    """What a model directory has (``<org>--<name>/<revision>``, as on a host); none: nothing.
+
+    Raises:
+        RoostError: See :func:`roost.plan.checkpoint.read_directory`.
+    """
+    from roost.plan import checkpoint
+
+    place = root / weights.repo.replace("/", "--") / weights.revision
+    return checkpoint.read_directory(place) if place.is_dir() else None
+
+
+def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | None = None) -> Side:
+    """A side as it was read, with what the catalogue got wrong about it.
+
+    Args:
+        known: From the catalogue.
+        found: What was read.
+        drafter: Whether it is one.
+        dtype: What the engine is told to load a target in; none: the config's own.
+
+    Raises:
+        RoostError: The config gives no architecture.
+    """
+    from roost.plan import checkpoint
+
+    model = known.model
+    wrong = checkpoint.disagreements(
+        found,
+        architecture=known.architecture,
+        drafter=known.drafter,
+        contents=known.contents,
+        method=model.method if model else None,
+        weights=model.weights if model else None,
+    )
+    return replace(
+        known,
+        read_from=found.where,
+        architecture=None
+        if drafter
+        else Architecture.from_config(found.config, found.where, dtype=dtype),
+        widths=None if drafter else Widths.from_config(found.config, found.where),
+        drafter=found.drafter() if drafter else None,
+        contents=found.contents,
+        loaded_bytes=None,
+        disk_bytes=found.bytes,
+        declares_vision="vision_config" in found.config,
+        disagreements=tuple(
+            f"{one.key}: the catalogue says {one.catalogue}, it is {one.observed}" for one in wrong
+        ),
+        missing_shards=tuple(found.absent),
+    )

@@ -1,0 +1,126 @@
+"""Everything a finding may look at, gathered once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from roost.catalog import Catalog, KnownImage, Model
+from roost.errors import RoostError
+from roost.figures import Figure
+from roost.hosts import HostFacts
+from roost.launch import Resolved, Weights
+from roost.plan.architecture import Architecture, Drafter
+from roost.plan.budget import Budget, Load
+from roost.plan.contents import Contents
+from roost.plan.finding import Finding
+from roost.plan.machine import Machine
+from roost.plan.memory import KvPool
+from roost.plan.rules import EngineRules
+from roost.plan.sglang import Split
+from roost.plan.widths import Widths
+from roost.settings import Settings
+
+
+@dataclass(frozen=True)
+class Side:
+    """Target or drafter: what is known of it, and where from."""
+
+    weights: Weights
+    model: Model | None = field(metadata={"is": "the catalogue's entry"})
+    read_from: str = field(metadata={"is": "`catalogue`, or what was read"})
+    architecture: Architecture | None = None
+    widths: Widths | None = None
+    drafter: Drafter | None = None
+    contents: Contents | None = None
+    loaded_bytes: int | None = None
+    loaded_from: str | None = field(default=None, metadata={"is": "its source, if not read_from"})
+    disk_bytes: int | None = None
+    declares_vision: bool | None = None
+    disagreements: tuple[str, ...] = ()
+    missing_shards: tuple[str, ...] = ()
+    #: Why nothing was read, or what is wrong with what was.
+    unread: RoostError | None = None
+    defect: RoostError | None = None
+
+    def load(self) -> Load | None:
+        """What it puts on the GPUs; none where nothing says how large it is."""
+        sized = self.contents is not None and self.contents.bytes is not None
+        if not sized and self.loaded_bytes is None and self.disk_bytes is None:
+            return None
+        return Load(
+            contents=self.contents if sized else None,
+            loaded_bytes=self.loaded_bytes,
+            disk_bytes=self.disk_bytes,
+            source=(None if sized else self.loaded_from) or self.read_from,
+        )
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One deployment as the planner sees it."""
+
+    catalog: Catalog
+    resolved: Resolved
+    target: Side
+    drafter: Side | None
+    #: As said, and where nothing is said as the engine takes it.
+    settings: Settings
+    machine: Machine | None
+    host: HostFacts | None
+    rules: EngineRules | None
+    pool: KvPool | None
+    pool_in_model_type: KvPool | None = None
+    budget: Budget | None = None
+    split: Split | None = None
+    #: Why there is no pool or budget: the engine would die of it, or nobody can compute it.
+    obstacles: tuple[Finding, ...] = ()
+
+    @property
+    def version(self) -> str:
+        """Of the engine."""
+        return self.resolved.image.engine_version
+
+    @property
+    def compute_capability(self) -> tuple[int, int] | None:
+        """Of the GPUs; none without."""
+        gpu = self.resolved.hardware.gpu
+        if gpu is None:
+            return None
+        major, minor = gpu.compute_capability.split(".")
+        return int(major), int(minor)
+
+    @property
+    def layers_added(self) -> Drafter | None:
+        """The attention layers that speculation adds, be it a drafter or the model's own head."""
+        if self.drafter is not None:
+            return self.drafter.drafter
+        if self.resolved.speculation.method == "mtp" and self.target.architecture is not None:
+            return self.target.architecture.mtp_drafter()
+        return None
+
+    @property
+    def image_facts(self) -> list[KnownImage]:
+        """What is known of the image that runs."""
+        image = self.resolved.image
+        return [
+            known
+            for known in self.resolved.engine.images
+            if known.repository == image.repository and known.tag in {None, image.tag}
+        ]
+
+    @property
+    def drafter_backend(self) -> str | None:
+        """The drafter's attention backend as asked for, or as the image has it; none: automatic."""
+        forced = next(
+            (i.forces_drafter_backend for i in self.image_facts if i.forces_drafter_backend), None
+        )
+        settings = self.resolved.settings
+        return forced or settings.drafter_attention_backend or settings.attention_backend
+
+    def figures(self) -> list[Figure]:
+        """What was published for this recipe on this hardware."""
+        return [
+            figure
+            for figure in self.resolved.recipe.published()
+            if figure.hardware == self.resolved.hardware.id
+        ]
