@@ -20,6 +20,7 @@ try:
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
+    from roost.plan import gate
     from roost.preflight import Finding
 except ImportError as error:
     # Left to itself, Ansible would only say that there is no filter of that name.
@@ -85,6 +86,7 @@ def roost_preflight(
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
     ]
+    planned = gate.plan(wanted, facts)
     findings = [
         *preflight.check(facts, wanted),
         *preflight.disk(
@@ -98,12 +100,20 @@ def roost_preflight(
         *_hub(snapshots, check_mode),
         *_registry(registry, wanted.spec.image, check_mode),
     ]
-    return {
-        "errors": "\n".join(found.text() for found in findings if found.severity == "error"),
-        "remarks": "\n".join(
-            f"{found.severity}: {found.text()}" for found in findings if found.severity != "error"
-        ),
-    }
+    errors = [found.text() for found in findings if found.severity == "error"]
+    remarks = [
+        f"{found.severity}: {found.text()}" for found in findings if found.severity != "error"
+    ]
+    errors += [found.text() for found in planned.refused]
+    if planned.refused:
+        ids = ", ".join(found.id for found in planned.refused)
+        errors.append(f"to go on all the same: roost_accept_findings: [{ids}]")
+    remarks += [
+        f"{'accepted' if found.accepted else found.severity}: {found.text()}"
+        for found in planned.findings
+        if found not in planned.refused and found.severity != "info"
+    ]
+    return {"errors": "\n".join(errors), "remarks": "\n".join(remarks)}
 
 
 def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[Finding]:
@@ -176,6 +186,7 @@ def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:
             "weights",
             "spec",
             "docker_command",
+            "accept_findings",
         },
     )
     digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()

@@ -15,9 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from roost import catalog as catalog_module
 from roost import launch, lock, quality, site
-from roost.catalog import Gpu
+from roost.catalog import Catalog, Gpu
 from roost.errors import UsageError
-from roost.launch import LaunchSpec, Weights
+from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
+from roost.settings import Settings
 
 
 class Requirements(BaseModel):
@@ -31,13 +32,24 @@ class Requirements(BaseModel):
     min_driver: int
     min_driver_source: str
     min_docker: int | None
-    gpu_memory_utilization: float | None
     weights_bytes: int = Field(description="on disk and in memory, from the lock")
     image_bytes: dict[str, int] = Field(
         description="compressed layers by architecture, from the lock; empty: not known"
     )
     memory_bytes: int | None = Field(description="host memory beyond the weights, without a GPU")
     install_docker: bool
+
+
+class Asked(BaseModel):
+    """What was asked for: from it the catalogue gives the same container again."""
+
+    model_config = ConfigDict(frozen=True)
+
+    recipe: str
+    hardware: str
+    speculation: str
+    variant: str | None
+    settings: Settings
 
 
 class Gate(BaseModel):
@@ -76,6 +88,8 @@ class Deployment(BaseModel):
     speculates: bool
     chat_template_kwargs: dict[str, bool | str | int]
     requirements: Requirements
+    asked: Asked
+    accept_findings: list[str] = Field(description="errors of the plan that the user goes on with")
     gate: Gate
     lock_file: str
 
@@ -94,15 +108,17 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     """
     given = site.from_variables(host, variables)
     lock_path = given.lock_path(root)
+    overrides = given.overrides(host)
     resolved = launch.build(
         catalog_module.builtin(),
         given.recipe,
         given.hardware,
         speculation=given.speculation,
         variant=given.variant,
-        overrides=given.overrides(host),
+        overrides=overrides,
         lock=lock.read(lock_path),
         site=given.site(),
+        refuse=NOT_TO_RUN not in given.accept_findings,
     )
     if resolved.spec.secrets and given.api_key is None:
         raise UsageError(
@@ -113,7 +129,6 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         )
     launch.require_resolved(resolved)
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
-    support = resolved.recipe.hardware.get(given.hardware)
     kwargs = resolved.recipe.chat_template_kwargs
     questions = list(quality.QUESTIONS)
     return Deployment(
@@ -138,19 +153,15 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         pip_args=given.pip_args,
         speculates=resolved.speculation.method is not None,
         chat_template_kwargs=kwargs,
-        requirements=Requirements(
+        requirements=requirements(resolved, install_docker=given.install_docker),
+        asked=Asked(
+            recipe=resolved.recipe.id,
             hardware=resolved.hardware.id,
-            architecture=resolved.hardware.architecture,
-            gpu=resolved.hardware.gpu,
-            min_driver=resolved.engine.min_driver,
-            min_driver_source=resolved.engine.min_driver_source,
-            min_docker=resolved.engine.min_docker,
-            gpu_memory_utilization=resolved.settings.gpu_memory_utilization,
-            weights_bytes=sum(item.bytes or 0 for item in weights),
-            image_bytes=resolved.image_bytes,
-            memory_bytes=support.memory_bytes if support else None,
-            install_docker=given.install_docker,
+            speculation=resolved.speculation_name,
+            variant=resolved.variant_name,
+            settings=overrides,
         ),
+        accept_findings=given.accept_findings,
         gate=Gate(
             questions=questions,
             requests=[
@@ -164,4 +175,40 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
             ],
         ),
         lock_file=str(lock_path),
+    )
+
+
+def requirements(resolved: Resolved, *, install_docker: bool = True) -> Requirements:
+    """What a host must have for a container."""
+    support = resolved.recipe.hardware.get(resolved.hardware.id)
+    weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
+    return Requirements(
+        hardware=resolved.hardware.id,
+        architecture=resolved.hardware.architecture,
+        gpu=resolved.hardware.gpu,
+        min_driver=resolved.engine.min_driver,
+        min_driver_source=resolved.engine.min_driver_source,
+        min_docker=resolved.engine.min_docker,
+        weights_bytes=sum(item.bytes or 0 for item in weights),
+        image_bytes=resolved.image_bytes,
+        memory_bytes=support.memory_bytes if support else None,
+        install_docker=install_docker,
+    )
+
+
+def resolved_again(deployment: Deployment, catalog: Catalog) -> Resolved:
+    """The container that a deployment was made from, with everything it was decided by.
+
+    A plan looks at more than a deployment carries from task to task.
+    """
+    asked = deployment.asked
+    return launch.build(
+        catalog,
+        asked.recipe,
+        asked.hardware,
+        speculation=asked.speculation,
+        variant=asked.variant,
+        overrides=asked.settings,
+        lock=lock.read(Path(deployment.lock_file)),
+        refuse=False,
     )

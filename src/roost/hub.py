@@ -28,6 +28,10 @@ class HubUnavailableError(RoostError):
     """No hub answered, or it would not now: this says nothing about the repository."""
 
 
+class HubRefusedError(RoostError):
+    """The hub answers, and does not give: missing, private, gated, or no such revision."""
+
+
 def resolve(repository: Repository, endpoint: str | None, token: str | None = None) -> LockedModel:
     """Ask the hub which commit a revision is and how many bytes it has.
 
@@ -213,24 +217,24 @@ def _refusal(where: str, response: httpx2.Response) -> RoostError:
     """What a hub means by a status and the code beside it."""
     status, code = response.status_code, response.headers.get("X-Error-Code")
     if code == "GatedRepo":
-        return RoostError(
+        return HubRefusedError(
             f"{where}: the repository is gated",
             fix="accept its terms on the hub and give a token in HF_TOKEN",
         )
     if code == "RevisionNotFound":
-        return RoostError(
+        return HubRefusedError(
             f"{where}: no such revision",
             why="the branch, tag or commit is gone, or never was there",
             fix="look at the repository's history and correct the recipe's revision",
         )
     if code == "EntryNotFound":
-        return RoostError(
+        return HubRefusedError(
             f"{where}: no such file",
             why="the hub lists it and does not have it",
             fix="try again; if it stays so, the repository is broken at this revision",
         )
     if code == "RepoNotFound" or status == 401:
-        return RoostError(
+        return HubRefusedError(
             f"{where}: no such repository",
             why="missing, private, or gated without a token: the hub answers the same to all three",
             fix="check the name; for a private repository give a token in HF_TOKEN",
@@ -243,8 +247,8 @@ def _refusal(where: str, response: httpx2.Response) -> RoostError:
         wait = f"{pause} seconds " if pause.isdecimal() else ""
         return HubUnavailableError(what, why=why, fix=f"wait {wait}and try again")
     if status == 403:
-        return RoostError(what, why=why, fix="give a token in HF_TOKEN that may read it")
-    return RoostError(what, why=why, fix="check the address")
+        return HubRefusedError(what, why=why, fix="give a token in HF_TOKEN that may read it")
+    return HubRefusedError(what, why=why, fix="check the address")
 
 
 def _expand(api: HfApi, repository: Repository) -> str:

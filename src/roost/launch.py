@@ -36,6 +36,9 @@ from roost.settings import Settings, merge
 #: The one name of roost's container on a host.
 CONTAINER = "roost-llm"
 
+#: The plan's finding for what somebody tried in vain: accepted, it is built all the same.
+NOT_TO_RUN = "known-not-to-run"
+
 MODEL_PATH = "/model"
 DRAFTER_PATH = "/drafter"
 

@@ -55,14 +55,18 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
     needs = deployment.requirements
     running = CONTAINER in facts.containers
     found = [
-        *_architecture(facts, needs),
-        *_gpu(facts, needs),
+        *machine(facts, needs),
         *_docker(facts, needs),
         *_port(facts, deployment.port),
         *_memory(facts, needs, running),
     ]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def machine(facts: HostFacts, needs: Requirements) -> list[Finding]:
+    """Whether the host is the kind of machine that was planned for."""
+    return [*_architecture(facts, needs), *_gpu(facts, needs)]
 
 
 def disk(
@@ -380,7 +384,7 @@ def _port(facts: HostFacts, port: int) -> Iterator[Finding]:
 
 
 def _memory(facts: HostFacts, needs: Requirements, running: bool) -> Iterator[Finding]:
-    """Memory that is there at all; the engine's exact budget is the planner's work.
+    """Memory that is there at all; what an engine takes of a GPU's is the plan's work.
 
     While a container of ours runs, what it holds comes back at the swap, so only the totals count.
     """
@@ -395,38 +399,14 @@ def _memory(facts: HostFacts, needs: Requirements, running: bool) -> Iterator[Fi
                 "weights and the engine's own memory",
                 "free memory on the host, or take a smaller recipe",
             )
-        return
-    share = needs.gpu_memory_utilization
-    if gpu.memory == "unified":
-        if total is not None and total < gpu.memory_mib * 1024**2 * MEMORY_TOLERANCE:
-            yield _short_of_memory(
-                f"{size(total)} MemTotal",
-                f"{size(gpu.memory_mib * 1024**2)} ({needs.hardware})",
-                "the recipe's memory settings are for that machine",
-                "correct roost_hardware for this host",
-            )
-        elif share and total and available is not None and not running:
-            yield from _share(available, total, share, "MemAvailable")
-        return
-    for card in facts.gpus:
-        if share and card.memory_total_mib and card.memory_free_mib is not None and not running:
-            yield from _share(
-                card.memory_free_mib * 1024**2,
-                card.memory_total_mib * 1024**2,
-                share,
-                f"free on GPU {card.index}",
-            )
-
-
-def _share(free: int, total: int, share: float, what: str) -> Iterator[Finding]:
-    """vLLM refuses at start-up when less is free than ``gpu_memory_utilization`` of the total."""
-    if free < share * total:
-        highest = int(free / total * 100) / 100
+    elif gpu.memory == "unified" and (
+        total is not None and total < gpu.memory_mib * 1024**2 * MEMORY_TOLERANCE
+    ):
         yield _short_of_memory(
-            f"{size(free)} of {size(total)} {what}",
-            f"{size(int(share * total))} (gpu_memory_utilization {share})",
-            "the engine refuses to start when less is free than it is told to use",
-            f"free memory, or set gpu_memory_utilization to {highest} or less",
+            f"{size(total)} MemTotal",
+            f"{size(gpu.memory_mib * 1024**2)} ({needs.hardware})",
+            "the recipe's memory settings are for that machine",
+            "correct roost_hardware for this host",
         )
 
 

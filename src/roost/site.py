@@ -81,6 +81,9 @@ class HostVars(Strict):
     pip_args: list[str] = Field(
         [], description="options for pip in the host's small environment, e.g. a wheel directory"
     )
+    accept_findings: list[str] = Field(
+        [], description="ids of the plan's errors to go on with, see docs/plan.md"
+    )
     ready_timeout: Annotated[int, Field(ge=10)] = Field(
         1800, description="seconds an engine may take until it is healthy"
     )

@@ -178,3 +178,43 @@ def test_another_python_is_told_what_it_lacks() -> None:
 def test_every_public_filter_is_registered() -> None:
     registered = filters.FilterModule().filters()
     assert set(registered) == {name for name in dir(filters) if name.startswith("roost_")}
+
+
+GB10_PROBE = probe_output(
+    machine=(0, "aarch64"),
+    meminfo=(0, "MemTotal:       127600748 kB\nMemAvailable:   118566368 kB"),
+    gpu=(0, "0, GPU-0000, NVIDIA GB10, [N/A], [N/A], 580.173.02, 12.1"),
+    runtime_hook=(0, "/usr/bin/nvidia-container-runtime-hook"),
+)
+
+
+def test_the_plan_refuses_before_anything_is_fetched(tmp_path: Path) -> None:
+    small = given(tmp_path, "gb10", settings={"kv_cache_bytes": 100_000_000, "max_num_seqs": 2})
+    refused = findings(small, probe=GB10_PROBE)
+    assert "kv-too-small: the KV pool of 100,000,000 bytes" in refused["errors"]
+    assert "fix: kv_cache_bytes=" in refused["errors"]
+    assert refused["errors"].endswith("roost_accept_findings: [kv-too-small]")
+    assert findings(given(tmp_path, "gb10"), probe=GB10_PROBE)["errors"] == ""
+
+
+def test_an_accepted_finding_is_a_remark_and_in_the_release(tmp_path: Path) -> None:
+    accepted = given(
+        tmp_path,
+        "gb10",
+        settings={"kv_cache_bytes": 100_000_000, "max_num_seqs": 2},
+        accept_findings=["kv-too-small"],
+    )
+    found = findings(accepted, probe=GB10_PROBE)
+    assert found["errors"] == ""
+    assert "accepted: kv-too-small" in found["remarks"]
+    assert filters.roost_release(accepted)["record"]["accept_findings"] == ["kv-too-small"]
+
+
+def test_what_our_own_container_holds_is_free_again_at_the_swap(tmp_path: Path) -> None:
+    busy = GB10_PROBE.replace("MemAvailable:   118566368", "MemAvailable:   20000000")
+    assert "utilization-too-high" in findings(given(tmp_path, "gb10"), probe=busy)["errors"]
+    ours = busy.replace(
+        "==> containers 0\n", "==> containers 0\nroost-llm\t127.0.0.1:8000->8000/tcp\n"
+    )
+    assert ours != busy
+    assert "utilization-too-high" not in findings(given(tmp_path, "gb10"), probe=ours)["errors"]

@@ -96,8 +96,8 @@ def test_gb10_is_planned_from_meminfo(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gpu", "finding"),
     [
-        ((127, ""), "no-gpu"),
-        ((6, "No devices were found"), "no-gpu"),
+        ((127, ""), "gpu"),
+        ((6, "No devices were found"), "gpu"),
         (
             (
                 0,
@@ -113,7 +113,7 @@ def test_gb10_is_planned_from_meminfo(tmp_path: Path) -> None:
                 "0, GPU-a, NVIDIA GeForce RTX 5070 Ti, 16303, 16100, 570.47, 12.0\n"
                 "1, GPU-b, NVIDIA GeForce RTX 5070 Ti, 16303, 16100, 570.47, 12.0",
             ),
-            "driver-too-old",
+            "driver",
         ),
         (
             (
@@ -132,6 +132,25 @@ def test_hosts_that_are_not_what_is_planned_for(
     data = planned(HERETIC, "--on", "rtx5070ti-x2", "--host-facts", facts)
     assert data["verdict"] == "refuse"
     assert finding in ids(data)
+
+
+def test_unified_memory_in_use_lowers_the_highest_utilisation(tmp_path: Path) -> None:
+    """Case V12: the share that starts now, and 90 of 127.6 GB are no more than 0.70."""
+    busy = GB10.replace("118566368", "90000000")
+    data = planned(HERETIC, "--on", "gb10", "--host-facts", facts_file(tmp_path, busy))
+    found = next(one for one in data["findings"] if one["id"] == "utilization-too-high")
+    share = float(found["fix"].removeprefix("gpu_memory_utilization="))
+    assert 0.6 < share <= 0.70
+    again = planned(
+        HERETIC,
+        "--on",
+        "gb10",
+        "--set",
+        f"gpu_memory_utilization={share}",
+        "--host-facts",
+        facts_file(tmp_path, busy),
+    )
+    assert ids(again) == set()
 
 
 def test_memory_in_use_lowers_the_highest_utilisation(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from roost.catalog import Catalog
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
-from roost.hub import HubUnavailableError
-from roost.launch import Resolved, Weights
+from roost.hub import HubRefusedError, HubUnavailableError
+from roost.launch import CONTAINER, Resolved, Weights
 from roost.plan import budget, findings, machine, memory, sglang
 from roost.plan import frontier as frontiers
 from roost.plan.architecture import Dtype
@@ -99,10 +99,10 @@ def make(
     return judge(examine(resolved, catalog=catalog, facts=facts, read=read), accept=accept)
 
 
-def judge(subject: Subject, *, accept: Iterable[str] = ()) -> Plan:
-    """The plan of what was examined; see :func:`make`."""
+def judge(subject: Subject, *, accept: Iterable[str] = (), preflighted: bool = False) -> Plan:
+    """The plan of what was examined; see :func:`make` and :func:`roost.plan.findings.find`."""
     resolved = subject.resolved
-    found = ordered(findings.find(subject), accept)
+    found = ordered(findings.find(subject, preflighted=preflighted), accept)
     return Plan(
         recipe=resolved.recipe.id,
         hardware=resolved.hardware.id,
@@ -193,7 +193,7 @@ def _side(
     try:
         found = read(weights)
         return reading.observed(known, found, drafter=drafter, dtype=dtype) if found else known
-    except HubUnavailableError as error:
+    except (HubUnavailableError, HubRefusedError) as error:
         return replace(known, unread=error)
     except RoostError as error:
         return replace(known, defect=error)
@@ -223,14 +223,19 @@ def catalogued(catalog: Catalog, weights: Weights) -> Side:
 
 
 def _machine(resolved: Resolved, facts: HostFacts | None) -> tuple[Machine | None, list[Finding]]:
+    profile = machine.from_profile(resolved.hardware)
     if facts is None:
-        return machine.from_profile(resolved.hardware), []
+        return profile, []
     try:
-        return machine.from_facts(facts, resolved.hardware), []
+        probed = machine.from_facts(facts, resolved.hardware)
     except RoostError as error:
         # What is wrong with the GPUs is a finding of its own; the budget is the profile's then.
-        profile = machine.from_profile(resolved.hardware)
         return profile, [_obstacle("memory-not-probed", "warning", error, "host facts")]
+    if CONTAINER in facts.containers and profile is not None:
+        # What our own container holds comes back at the swap.
+        free = max(probed.available_bytes, profile.available_bytes)
+        probed = probed.model_copy(update={"available_bytes": min(free, probed.total_bytes)})
+    return probed, []
 
 
 def _obstacle(name: str, severity: Severity, error: RoostError, source: str) -> Finding:

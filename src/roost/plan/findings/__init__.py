@@ -21,6 +21,12 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def find(subject: Subject) -> list[Finding]:
-    """Every finding, in the order of the checks."""
-    return [finding for check in CHECKS for finding in check(subject)]
+def find(subject: Subject, *, preflighted: bool = False) -> list[Finding]:
+    """Every finding, in the order of the checks.
+
+    Args:
+        subject: What is planned.
+        preflighted: Whether somebody else judges the host itself.
+    """
+    checks = CHECKS if preflighted else (*machine.HOST_CHECKS, *CHECKS)
+    return [finding for check in checks for finding in check(subject)]

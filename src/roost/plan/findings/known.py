@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roost.hub import HubRefusedError
+from roost.launch import NOT_TO_RUN
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
@@ -22,7 +24,7 @@ def not_to_run(s: Subject) -> Iterator[Finding]:
     ]
     whole = recipe.support_on(hardware) == "unsupported"
     yield Finding(
-        id="known-not-to-run",
+        id=NOT_TO_RUN,
         severity="error",
         summary=f"{recipe.id} does not run on {hardware}"
         if whole
@@ -121,6 +123,15 @@ def facts(s: Subject) -> Iterator[Finding]:
                 summary=f"{side.weights.repo}: the catalogue is wrong about this revision",
                 why="; ".join(side.disagreements),
                 source=side.read_from,
+            )
+        if isinstance(side.unread, HubRefusedError):
+            yield Finding(
+                id="checkpoint-unreadable",
+                severity="warning",
+                summary=side.unread.what,
+                why=side.unread.why or "the hub does not give it",
+                fix=side.unread.fix,
+                source=side.weights.repo,
             )
         if side.defect is not None:
             yield Finding(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roost import preflight
+from roost.deployment import requirements
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
@@ -55,9 +57,8 @@ def idle_gpus(s: Subject) -> Iterator[Finding]:
 
 def image_platform(s: Subject) -> Iterator[Finding]:
     """An image for another processor fails at its first instruction."""
-    wanted = s.host.architecture if s.host else s.resolved.hardware.architecture
-    built_for = s.resolved.image_platforms
-    if wanted and built_for and wanted not in built_for:
+    wanted, built_for = s.resolved.hardware.architecture, s.resolved.image_platforms
+    if s.host is None and wanted and built_for and wanted not in built_for:
         yield Finding(
             id="image-architecture",
             severity="error",
@@ -68,72 +69,37 @@ def image_platform(s: Subject) -> Iterator[Finding]:
         )
 
 
-def driver(s: Subject) -> Iterator[Finding]:
-    """The image's CUDA needs a driver of its generation."""
-    if s.host is None or s.compute_capability is None:
+def host(s: Subject) -> Iterator[Finding]:
+    """Whether a probed host is what is planned for, as the preflight sees it."""
+    if s.host is None:
         return
-    least = s.resolved.engine.min_driver
-    for gpu in s.host.gpus:
-        if gpu.driver_major is not None and gpu.driver_major < least:
-            yield Finding(
-                id="driver-too-old",
-                severity="error",
-                summary=f"driver {gpu.driver} on GPU {gpu.index}, the image needs {least}",
-                why=s.resolved.engine.min_driver_source,
-                fix=f"install NVIDIA driver {least} or newer and reboot",
-                source="host facts",
-            )
-            return
-
-
-def gpus_as_described(s: Subject) -> Iterator[Finding]:
-    """A plan for another machine says nothing of this one."""
-    wanted = s.resolved.hardware.gpu
-    if s.host is None or wanted is None:
-        return
-    if s.host.gpu_trouble is not None or not s.host.gpus:
+    for found in preflight.machine(s.host, requirements(s.resolved)):
         yield Finding(
-            id="no-gpu",
-            severity="error",
-            summary=f"the host shows no GPU, {wanted.count} x {wanted.name} is planned for",
-            why=s.host.gpu_message or "nvidia-smi lists none",
-            fix="roost probe HOST says what is wrong with it",
+            id=found.id.replace("_", "-"),
+            severity=found.severity,
+            summary=f"saw {found.saw}; wants {found.wants}",
+            why=found.why,
+            fix=found.fix,
             source="host facts",
         )
-        return
-    names = [gpu.name for gpu in s.host.gpus]
+
+
+def unlike_gpus(s: Subject) -> Iterator[Finding]:
+    """Tensor parallelism gives each card the same share."""
+    names = [gpu.name for gpu in s.host.gpus] if s.host else []
     if len(set(names)) > 1:
         yield Finding(
             id="unlike-gpus",
             severity="error",
             summary="the host's GPUs differ: " + ", ".join(names),
             why="tensor parallelism gives each card the same share, so the smallest sets the "
-            "budget "
+            "budget, "
             "and no profile describes the pair",
-            fix="plan for one kind: tensor_parallel=1 and CUDA_VISIBLE_DEVICES, or a profile of "
-            "its own",
-            source="host facts",
-        )
-    elif len(names) != wanted.count:
-        yield Finding(
-            id="gpu-count",
-            severity="error",
-            summary=f"{len(names)} GPU(s), {wanted.count} are planned for",
-            why="settings and budget are for that many cards",
-            fix="correct roost_hardware",
-            source="host facts",
-        )
-    seen = {gpu.compute_capability for gpu in s.host.gpus} - {None, wanted.compute_capability}
-    if seen:
-        yield Finding(
-            id="compute-capability",
-            severity="error",
-            summary=f"compute capability {', '.join(sorted(map(str, seen)))}, planned for "
-            f"{wanted.compute_capability}",
-            why="the image's kernels are built for one",
-            fix="correct roost_hardware",
+            fix="plan for one kind: tensor_parallel=1 and CUDA_VISIBLE_DEVICES, or a profile",
             source="host facts",
         )
 
 
-CHECKS = (tensor_parallel, idle_gpus, image_platform, driver, gpus_as_described)
+CHECKS = (tensor_parallel, idle_gpus, image_platform, unlike_gpus)
+#: What a deploy's preflight says itself.
+HOST_CHECKS = (host,)
