@@ -16,6 +16,7 @@ import click
 
 import roost
 from roost.errors import RoostError
+from roost.root import CATALOG_VARIABLE
 
 
 class _Group(click.Group):
@@ -42,8 +43,18 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(roost.__version__, prog_name="roost")
-def cli() -> None:
+@click.option(
+    "--catalog",
+    "own_catalog",
+    envvar=CATALOG_VARIABLE,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help=f"Your own recipes, models and hardware, on top of roost's (or {CATALOG_VARIABLE}).",
+)
+def cli(own_catalog: Path | None) -> None:
     """Deploy, prove and measure speculative-decoding LLM servers."""
+    if own_catalog is not None:
+        os.environ[CATALOG_VARIABLE] = str(own_catalog.resolve())
 
 
 def main() -> None:
@@ -78,7 +89,7 @@ def recipes(as_json: bool) -> None:
     """What can be deployed, and on which hardware somebody saw it run."""
     from roost import catalog
 
-    known = catalog.builtin()
+    known = catalog.current()
     rows = [
         {
             "id": recipe.id,
@@ -156,7 +167,7 @@ def show(
     from roost.root import default_lock_file
 
     resolved = launch.build(
-        catalog.builtin(),
+        catalog.current(),
         recipe,
         hardware,
         speculation=speculation,

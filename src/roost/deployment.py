@@ -95,7 +95,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     given = site.from_variables(host, variables)
     lock_path = given.lock_path(root)
     resolved = launch.build(
-        catalog_module.builtin(),
+        catalog_module.current(),
         given.recipe,
         given.hardware,
         speculation=given.speculation,

@@ -59,7 +59,7 @@ def plan(
         UsageError: Unknown recipe, or hosts of one inventory that disagree on hub, registry or
             lock file.
     """
-    known = catalog.builtin()
+    known = catalog.current()
     if inventory is None:
         chosen = [known.recipe(recipe_id) for recipe_id in recipe_ids] or known.recipes.values()
         repositories, images = _named_by(chosen, overrides=overrides)
