@@ -23,6 +23,7 @@ class _Group(click.Group):
     """Loads the verbs that have modules of their own only when they are asked for."""
 
     lazy = {
+        "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "probe": ("roost.probe_cli", "probe"),
         "verify": ("roost.notebooks_cli", "verify"),
