@@ -85,50 +85,26 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readabl
 
 
 @cli.command()
+@click.argument("recipe", required=False)
 @_as_json
-def recipes(as_json: bool) -> None:
-    """What can be deployed, and on which hardware somebody saw it run."""
-    from roost import catalog
+def recipes(recipe: str | None, as_json: bool) -> None:
+    """What can be deployed, and on which hardware somebody saw it run; of one RECIPE everything."""
+    import shutil
+
+    from roost import catalog, listing
 
     known = catalog.current()
-    rows = [
-        {
-            "id": recipe.id,
-            "model": recipe.model.repo,
-            "drafter": next(
-                (c.drafter.repo for c in recipe.speculation.values() if c.drafter), None
-            ),
-            "engine": recipe.engine,
-            "speculation": list(recipe.speculation),
-            "hardware": {hw: recipe.support_on(hw) for hw in known.hardware},
-            "source": recipe.source,
-        }
-        for recipe in known.recipes.values()
-    ]
-    if as_json:
-        _print_json(rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    marks = {"verified": "yes", "unsupported": "no", "untested": "-"}
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("recipe", no_wrap=True)
-    for title in ("engine", "speculation", *known.hardware):
-        table.add_column(title)
-    for recipe in known.recipes.values():
-        choices = [
-            f"{name}*" if name == recipe.default_speculation else name
-            for name in recipe.speculation
-        ]
-        table.add_row(
-            recipe.id,
-            recipe.engine,
-            " ".join(choices),
-            *(marks[recipe.support_on(hw)] for hw in known.hardware),
-        )
-    Console().print(table)
-    click.echo("\n* default. yes: the recipe's source ran it there; -: nobody says they did.")
+    one = known.recipe(recipe) if recipe else None
+    width = shutil.get_terminal_size().columns
+    if as_json and one:
+        details = one.model_dump(mode="json", exclude_defaults=True)
+        _print_json({**listing.row(one, known), "details": details})
+    elif as_json:
+        _print_json([listing.row(each, known) for each in known.recipes.values()])
+    elif one:
+        click.echo(listing.details(one, known, width))
+    else:
+        click.echo(listing.table(known, width))
 
 
 @cli.command()
