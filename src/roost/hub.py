@@ -252,6 +252,11 @@ def _expand(api: HfApi, repository: Repository) -> str:
     prefix = repository.revision.prefix
     if prefix is None:
         return repository.revision.name
+    # Asked first for what it is without retries: the list's client asks a silent hub for half a
+    # minute.
+    newest = api.model_info(repository.repo, timeout=TIMEOUT).sha or ""
+    if newest.startswith(prefix):
+        return newest
     commits = [commit.commit_id for commit in api.list_repo_commits(repository.repo)]
     matches = [commit for commit in commits if commit.startswith(prefix)]
     if len(matches) == 1:
