@@ -186,10 +186,19 @@ def _reason(error: Any, location: Location) -> str:
         )
     message = str(error["msg"]).removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
-    if isinstance(given, str | int | float | bool) and kind != "value_error":
-        shown = repr(given)
-        message += f" (it is {shown if len(shown) <= 80 else shown[:77] + '…'})"
-    return message
+    if kind == "value_error":  # words of the schema's own, which hold the value
+        return message if len(message) <= 400 else message[:399] + "…"
+    return f"{message} (it is {_shown(given)})"
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: what it is, not all that it holds."""
+    if value is None:
+        return "empty"
+    if isinstance(value, list | dict):
+        return f"a {'list' if isinstance(value, list) else 'mapping'} of {len(value)}"
+    text = repr(value) if isinstance(value, str | int | float) else str(value)
+    return text if len(text) <= 80 else text[:77] + "…"
 
 
 def validate(document: Document, model: type[Model]) -> Model:
