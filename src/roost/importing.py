@@ -329,9 +329,10 @@ def _speculation(read: Read, lost: list[str]) -> dict[str, dict[str, Any]]:
             lost.append(f"speculation {said}: names no drafter; left out")
             return {"none": {}}
         choice["drafter"] = _repository(str(drafter), str(revision))
-        _backends(config, read, settings, lost)
     elif drafter is not None:
         lost.append(f"speculation: model {drafter}, which {choice['method']} does not need")
+    if choice["method"] != "ngram":
+        _backends(config, read, settings, lost)
     options = {key: value for key, value in config.items() if isinstance(value, int | float | str)}
     lost += [f"speculation: {key} {value!r}" for key, value in config.items() if key not in options]
     if read.engine == "sglang" and options:
@@ -360,7 +361,7 @@ def _depth(config: dict[str, Any], method: str) -> int | None:
 def _backends(
     config: dict[str, Any], read: Read, settings: dict[str, Any], lost: list[str]
 ) -> None:
-    """What roost writes for the drafter by itself, unless the drafter's is another one."""
+    """What roost writes for whatever drafts by itself, unless the recipe says another one."""
     target, own = read.settings.get("attention_backend"), config.pop("attention_backend", None)
     if own is not None and own != target:
         settings["drafter_attention_backend"] = own

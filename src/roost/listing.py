@@ -86,7 +86,7 @@ def details(recipe: Recipe, known: Catalog, width: int) -> str:
         *((f"contradiction: {about}", items) for about, items in contradictions(recipe)),
         *background(recipe),
         (
-            f"{len(recipe.published())} published figures, laid out in docs/recipes/{recipe.id}.md",
+            f"{len(recipe.published())} published figures, docs/recipes/{recipe.id}.md",
             [f"{table.title} ({len(table.figures())})" for table in recipe.figures],
         ),
     ]
@@ -173,7 +173,7 @@ def named(repository: Repository, known: Catalog) -> str:
 
 
 def _section(title: str, items: Sequence[str], width: int) -> str:
-    return "\n".join([title, *_items(items, width)])
+    return "\n".join([*textwrap.wrap(title, width), *_items(items, width)])
 
 
 def _items(items: Sequence[str], width: int) -> Iterator[str]:

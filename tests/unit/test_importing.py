@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from roost import catalog, importing, launch, yamlfile
-from roost.catalog import Catalog, Engine
+from roost.catalog import Catalog
 from roost.errors import RoostError
 from roost.importing import Draft, Format
 from roost.settings import Settings
@@ -19,36 +19,10 @@ from roost.settings import Settings
 SAMPLES = Path(__file__).parent / "data" / "import"
 DIGEST = "sha256:" + "a" * 64
 
-#: As little of SGLang as its samples say; the catalogue may know more.
-SGLANG = Engine.model_validate(
-    {
-        "id": "sglang",
-        "title": "SGLang",
-        "style": "sglang",
-        "entrypoint": ["sglang"],
-        "subcommand": ["serve"],
-        "port": 30000,
-        "health_path": "/health",
-        "metrics_path": "/metrics",
-        "shm_size": "1g",
-        "min_driver": 580,
-        "min_driver_source": "here",
-        "flags": {
-            "tensor_parallel": {"flag": "--tp-size"},
-            "gpu_memory_utilization": {"flag": "--mem-fraction-static"},
-            "max_model_len": {"flag": "--context-length"},
-            "max_num_seqs": {"flag": "--max-running-requests"},
-            "kv_cache_dtype": {"flag": "--kv-cache-dtype"},
-        },
-        "source": "here",
-    }
-)
-
 
 @pytest.fixture(scope="module")
 def known() -> Catalog:
-    shipped = catalog.builtin()
-    return shipped.model_copy(update={"engines": {**shipped.engines, "sglang": SGLANG}})
+    return catalog.builtin()
 
 
 def of(known: Catalog, name: str, form: Format | None = None) -> Draft:
@@ -167,6 +141,7 @@ def test_sparkrun_without_a_command(known: Catalog) -> None:
 
 def test_a_chain_of_nextn_is_mtp(known: Catalog) -> None:
     recipe = yaml.safe_load(of(known, "sparkrun-sglang-nextn").text)
+    assert recipe["settings"] == {"prefix_caching": False}
     assert recipe["speculation"]["mtp"]["settings"] == {"num_speculative_tokens": 3}
     assert "options" not in recipe["speculation"]["mtp"]
 
@@ -199,7 +174,9 @@ VLLM = "model: org/m\ncontainer: vllm/vllm-openai:v0.26.0\ncommand: vllm serve {
          {"method": "ngram", "options": {"prompt_lookup_max": 4}}, []),
         ('{"method":"eagle3","model":"o/e"}', None, ["not spelled for vllm here; left out"]),
         ('{"method":"dflash"}', None, ["names no drafter; left out"]),
-        ('{"method":"mtp","nested":{"a":1}}', {"method": "mtp"}, ["nested {'a': 1}"]),
+        ('{"method":"mtp","nested":{"a":1},"attention_backend":"FLASHINFER"}',
+         {"method": "mtp", "settings": {"drafter_attention_backend": "FLASHINFER"}},
+         ["nested {'a': 1}"]),
     ],
 )  # fmt: skip
 def test_speculative_configurations(

@@ -59,7 +59,7 @@ RECIPE: dict[str, Any] = {
 BUILT = {
     "repository": "org/built",
     "engine_version": "0.5",
-    "build": {"git": "https://example.org/engine", "revision": {"commit": COMMIT}},
+    "build": {"git": "https://example.org/engine.git", "revision": {"commit": COMMIT}},
 }
 
 

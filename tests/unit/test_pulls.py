@@ -84,7 +84,10 @@ GONE = Image.model_validate(
             },
             {
                 "image": image(
-                    build={"git": "https://example.org/engine", "revision": {"commit": "b" * 40}}
+                    build={
+                        "git": "https://example.org/engine.git",
+                        "revision": {"commit": "b" * 40},
+                    }
                 ),
                 "reason": "From source.",
                 "source": "source 002",
@@ -106,7 +109,7 @@ def test_the_choices_say_what_is_known_of_each_and_what_to_paste() -> None:
         "- org/image:muse: unsupported. No kernels for it. (source 000)",
         "- org/image:bbbbbbbbbbbb: untested. From source. (source 002)",
         "    build it on the host: docker build --tag org/image:bbbbbbbbbbbb "
-        f"'https://example.org/engine#{'b' * 40}'",
+        f"'https://example.org/engine.git#{'b' * 40}'",
         *lines[-2:],
     ]
     assert "roost_allow_unlocked: true" in lines[-2]
