@@ -158,11 +158,13 @@ def show(
         click.echo(shlex.join(launch.argv(resolved.spec)))
     else:
         click.echo(launch.docker_command(resolved.spec))
-    if resolved.spec.unresolved:
+    if resolved.spec.build:
         click.echo(
-            "roost: not pinned yet: "
-            + ", ".join(resolved.spec.unresolved)
-            + f" (roost lock {recipe})",
+            f"roost: no registry has the image; it is built with: {resolved.spec.build}", err=True
+        )
+    if resolved.spec.lockable:
+        click.echo(
+            f"roost: not pinned yet: {', '.join(resolved.spec.lockable)} (roost lock {recipe})",
             err=True,
         )
 

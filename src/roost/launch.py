@@ -160,6 +160,11 @@ class LaunchSpec(BaseModel):
     untrusted: str | None = Field(description="why the image gets no credentials")
     unresolved: list[str] = Field(description="what `roost lock` has not pinned yet")
 
+    @property
+    def lockable(self) -> list[str]:
+        """What of it a lock can pin: an image that is built is in no registry to be asked."""
+        return [one for one in self.unresolved if not (self.build and one.startswith(_IMAGE))]
+
 
 class Resolved(BaseModel):
     """A launch spec and the decisions it came from."""

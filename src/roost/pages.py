@@ -159,17 +159,22 @@ def _launches(recipe: Recipe, known: Catalog) -> Iterator[str]:
                 resolved = launch.build(known, recipe.id, hardware, speculation=name)
             except RefusedError:
                 continue
-            yield from (f"## Launch on {hardware}", "", "```bash")
-            yield launch.docker_command(resolved.spec)
-            yield from ("```", "")
-            yield (
-                f"`roost show {recipe.id} --on {hardware} --speculation {name}`. Other choices: "
-                + (", ".join(f"`{other}`" for other in names if other != name) or "none")
-                + "."
+            yield from (f"## Launch on {hardware}", "")
+            if resolved.spec.build:
+                yield from ("No registry has the image; build it there:", "")
+                yield from ("```bash", resolved.spec.build, "```", "")
+            yield from ("```bash", launch.docker_command(resolved.spec), "```", "")
+            others = [
+                f"`{other}`"
+                for other in names
+                if other != name and recipe.support_on(hardware, other) != "unsupported"
+            ]
+            yield f"`roost show {recipe.id} --on {hardware} --speculation {name}`" + (
+                f"; other choices: {', '.join(others)}." if others else "."
             )
-            if resolved.spec.unresolved:
+            if resolved.spec.lockable:
                 yield "By branch or tag until `roost lock` pins it: " + (
-                    ", ".join(resolved.spec.unresolved) + "."
+                    ", ".join(resolved.spec.lockable) + "."
                 )
             yield ""
             break

@@ -197,6 +197,7 @@ def test_a_built_image_is_refused_with_how_to_build_it(own: Path, tmp_path: Path
     assert "roost lock -i" not in caught.value.fix
     permitted = deploy(tmp_path, path, allow_unlocked=True, registry_mirror="10.0.0.1:5000")
     assert permitted.spec.image == f"org/built:{COMMIT[:12]}"
+    assert permitted.spec.lockable == []
     pushed = deploy(tmp_path, path, settings={"image": f"me/built@{OTHER_DIGEST}"})
     assert pushed.spec.image == f"me/built@{OTHER_DIGEST}"
 
