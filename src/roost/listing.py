@@ -132,10 +132,10 @@ def _choices(recipe: Recipe, known: Catalog, width: int) -> str:
     below = [""]
     for name in sorted(recipe.speculation, key=lambda name: name != recipe.default_speculation):
         marks = [MARKS[recipe.support_on(hardware, name)] for hardware in known.hardware]
-        parts = ", ".join(needs(recipe.speculation[name], known))
+        parts = needs(recipe.speculation[name], known)
         star = "*" if name == recipe.default_speculation else ""
-        lines.append([name + star, *marks, *([parts] if wide else [])])
-        below.append("" if wide or not parts else f"\n  {parts}")
+        lines.append([name + star, *marks, *([", ".join(parts)] if wide else [])])
+        below.append("".join(f"\n  {part}" for part in parts if not wide))
     shown = _columns(lines, width)
     return "\n".join(line + more for line, more in zip(shown, below, strict=True))
 
@@ -166,7 +166,8 @@ def image_lines(image: Image) -> list[str]:
 
 def named(repository: Repository, known: Catalog) -> str:
     """A repository at its revision, with what is known of it in a word each."""
-    name = f"{repository.repo}@{repository.revision.name}"
+    revision = repository.revision
+    name = f"{repository.repo}@{revision.commit[:12] if revision.commit else revision.name}"
     model = known.models.get(repository.repo)
     said = [text for text in (model.licence, model.weights, model.method) if text] if model else []
     return f"{name} ({', '.join(said)})" if said else name
