@@ -21,7 +21,7 @@ def choices(image: Image, lock: Lock) -> str:
     """
     if not image.fallbacks:
         return (
-            "its recipe names no other image: name one by digest (roost_settings: {image: "
+            "nothing names another image for it: name one by digest (roost_settings: {image: "
             '"repository@sha256:…", engine_version: "…"}), or a mirror that still has this one '
             "(roost_registry_mirror)"
         )
