@@ -232,6 +232,14 @@ def test_what_cannot_be_imported_is_one_message(
     assert message in str(caught.value)
 
 
+def test_secrets_stay_out_of_drafts(known: Catalog) -> None:
+    env = "env: {HF_TOKEN: hf_literal, MY_API_KEY: sk-1, VLLM_PASSWORD: p, OMP_NUM_THREADS: 1}\n"
+    made = parse(known, env + VLLM + "--api-key sk-2\n")
+    assert yaml.safe_load(made.text)["env"] == {"OMP_NUM_THREADS": "1"}
+    assert not [word for word in ("hf_literal", "sk-1", "sk-2") if word in made.text]
+    assert len(made.lost) == 4
+
+
 def test_nothing_of_a_file_reaches_the_terminal_as_it_is(known: Catalog) -> None:
     made = parse(known, 'name: "a\\e[31mb"\n"x\\ny\\e[2J": 1\n' + VLLM + "--x 'c\td'\n")
     assert "\x1b" not in made.text + "".join(made.lost)

@@ -112,6 +112,10 @@ def test_drift_says_what_of_an_entry_differs() -> None:
         "model org/name@main: model.safetensors.index.json not recorded → absent",
     ]
     assert lock.drift(locked(bytes=5), locked(bytes=6)) == ["model org/name@main: bytes 5 → 6"]
+    # Of what moved, that its size did too is no news.
+    assert lock.drift(locked(bytes=5), locked(commit="b" * 40, bytes=6)) == [
+        f"model org/name@main: {'a' * 40} → {'b' * 40}"
+    ]
     assert lock.drift(Lock(), locked(fingerprints=one)) == [
         f"model org/name@main: not locked → {'a' * 40}"
     ]
