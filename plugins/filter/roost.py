@@ -16,7 +16,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, hosts, preflight, quality
+    from roost import deployment, hosts, preflight, pulls, quality
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -98,7 +98,7 @@ def roost_preflight(
             model_dir=wanted.model_dir,
         ),
         *_hub(snapshots, check_mode),
-        *_registry(registry, wanted.spec.image, check_mode),
+        *_registry(registry, wanted, check_mode),
     ]
     errors = [found.text() for found in findings if found.severity == "error"]
     remarks = [
@@ -130,12 +130,28 @@ def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[F
             )
 
 
-def _registry(answer: Mapping[str, Any], image: str, check_mode: bool) -> Iterator[Finding]:
+def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -> Iterator[Finding]:
     """What Docker's own question to the registry brought."""
     if answer.get("skipped") or answer.get("status") == 200:
         return
+    image = wanted.spec.image
+    if wanted.spec.build is not None:
+        yield preflight.unbuilt(image, wanted.other_images)
+        return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
-    yield preflight.registry(said, image, check_mode=check_mode)
+    yield preflight.registry(said, image, wanted.other_images, check_mode=check_mode)
+
+
+def roost_pull_failure(result: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Why an image did not come, and what to do about it.
+
+    Args:
+        result: Of the task that pulled.
+        given: The deployment.
+    """
+    wanted = _deployment(given)
+    said = " ".join(str(result.get("msg", "no reason given")).split())
+    return pulls.failure(said, wanted.spec.image, wanted.other_images)
 
 
 def roost_published(spec: Mapping[str, Any]) -> list[str]:
@@ -222,6 +238,7 @@ class FilterModule:
             "roost_resolve": roost_resolve,
             "roost_probe": roost_probe,
             "roost_preflight": roost_preflight,
+            "roost_pull_failure": roost_pull_failure,
             "roost_published": roost_published,
             "roost_judge": roost_judge,
             "roost_release": roost_release,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeVar
@@ -24,6 +25,7 @@ from roost.plan.architecture import Architecture, Drafter
 from roost.plan.contents import Contents
 from roost.plan.rules import KvPoolRows
 from roost.plan.widths import Widths
+from roost.root import CATALOG_VARIABLE
 from roost.settings import Settings, Strict, merge
 
 _HEX = re.compile(r"[0-9a-f]{7,40}")
@@ -506,9 +508,29 @@ def _pick(known: Mapping[str, Item], wanted: str, kind: str, command: str) -> It
     )
 
 
-def _load_kind(folder: Path, model: type[Described]) -> dict[str, Described]:
+#: The folders of a catalogue and what the files in them describe.
+_KINDS: dict[str, type[Strict]] = {
+    "hardware": Hardware,
+    "engines": Engine,
+    "architectures": Architectural,
+    "models": Model,
+    "recipes": Recipe,
+}
+
+
+def _load_kind(
+    roots: Sequence[Path], kind: str, model: type[Described]
+) -> tuple[dict[str, Described], dict[str, Path]]:
+    """Everything of one kind by id, a later directory before an earlier one, and its files."""
     items: dict[str, Described] = {}
-    for path in sorted(folder.glob("*.yml")):
+    paths: dict[str, Path] = {}
+    for path in (path for root in roots for path in sorted((root / kind).glob("*"))):
+        if path.suffix != ".yml":
+            if path.suffix in {".yaml", ".json"}:
+                raise UsageError(
+                    f"{path}: would not be read", fix=f"call it {path.with_suffix('.yml').name}"
+                )
+            continue
         document = yamlfile.read(path)
         item = yamlfile.validate(document, model)
         if item.id != path.stem:
@@ -517,37 +539,49 @@ def _load_kind(folder: Path, model: type[Described]) -> dict[str, Described]:
                 f"but the file is named {path.stem!r}",
                 fix="file name and id must be the same",
             )
-        items[item.id] = item
-    return items
+        items[item.id], paths[item.id] = item, path
+    return items, paths
 
 
-def load(root: Path = ROOT) -> Catalog:
-    """Read a catalogue directory.
+def load(*roots: Path) -> Catalog:
+    """Read one or more catalogue directories; none named: the one that ships with roost.
+
+    A file of a later directory takes the place of one of the same kind and name before it.
 
     Raises:
         RoostError: Naming file, line, key and reason of every defect in the first bad file, or
             the name of an engine or hardware that a recipe refers to and nobody describes.
     """
-    hardware = _load_kind(root / "hardware", Hardware)
-    engines = _with_flags(_load_kind(root / "engines", Engine), root / "engines")
-    recipes = _load_kind(root / "recipes", Recipe)
-    models = _load_kind(root / "models", Model)
-    architectures = _load_kind(root / "architectures", Architectural)
-    for model in models.values():
-        if model.architecture is not None:
-            _described(
-                root / "models" / f"{model.id}.yml",
-                "architecture",
-                model.architecture,
-                architectures,
+    roots = roots or (ROOT,)
+    for root in roots:
+        if not any((root / kind).is_dir() for kind in _KINDS):
+            raise UsageError(
+                f"{root}: is no catalogue" if root.is_dir() else f"{root}: no such directory",
+                why="a catalogue has one or more of the folders " + ", ".join(_KINDS),
             )
+    hardware, _ = _load_kind(roots, "hardware", Hardware)
+    engines, engine_paths = _load_kind(roots, "engines", Engine)
+    engines = _with_flags(engines, engine_paths)
+    recipes, recipe_paths = _load_kind(roots, "recipes", Recipe)
+    models, model_paths = _load_kind(roots, "models", Model)
+    architectures, _ = _load_kind(roots, "architectures", Architectural)
     for engine in engines.values():
         for setting, candidates in engine.defaults.items():
             for hardware_id in (name for one in candidates for name in one.hardware):
-                path = root / "engines" / f"{engine.id}.yml"
-                _described(path, f"defaults.{setting}.hardware", hardware_id, hardware)
+                key = f"defaults.{setting}.hardware"
+                _described(engine_paths[engine.id], key, hardware_id, hardware)
+    by_repo: dict[str, Model] = {}
+    for model in models.values():
+        if (twin := by_repo.setdefault(model.repo, model)) is not model:
+            raise UsageError(
+                f"{model_paths[model.id]}: repo: {model.repo} is described already, in "
+                f"{model_paths[twin.id]}",
+                fix="one file a repository",
+            )
+        if model.architecture is not None:
+            _described(model_paths[model.id], "architecture", model.architecture, architectures)
     for recipe in recipes.values():
-        path = root / "recipes" / f"{recipe.id}.yml"
+        path = recipe_paths[recipe.id]
         _described(path, "engine", recipe.engine, engines)
         for hardware_id in recipe.hardware:
             _described(path, f"hardware.{hardware_id}", hardware_id, hardware)
@@ -562,17 +596,17 @@ def load(root: Path = ROOT) -> Catalog:
         hardware=hardware,
         engines=engines,
         recipes=recipes,
-        models={model.repo: model for model in models.values()},
+        models=by_repo,
         architectures=architectures,
     )
 
 
-def _with_flags(engines: dict[str, Engine], folder: Path) -> dict[str, Engine]:
+def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[str, Engine]:
     """Engines that hand flags on get those of the other engine, save where they have a variable."""
     whole = {}
     for name, engine in engines.items():
         if engine.flags_of is not None:
-            _described(folder / f"{name}.yml", "flags_of", engine.flags_of, engines)
+            _described(paths[name], "flags_of", engine.flags_of, engines)
             handed_on = {
                 setting: flag
                 for setting, flag in engines[engine.flags_of].flags.items()
@@ -594,3 +628,18 @@ def _described(path: Path, key: str, name: str, known: Mapping[str, object]) -> 
 def builtin() -> Catalog:
     """The catalogue that ships with roost, read once per process."""
     return load()
+
+
+@cache
+def _with(own: str) -> Catalog:
+    return load(ROOT, Path(own))
+
+
+def current() -> Catalog:
+    """What ships with roost, and the user's own catalogue directory on top if one is named.
+
+    Raises:
+        RoostError: The directory is none, or a file in it is wrong (see :func:`load`).
+    """
+    own = os.environ.get(CATALOG_VARIABLE)
+    return _with(own) if own else builtin()

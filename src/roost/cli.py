@@ -16,12 +16,14 @@ import click
 
 import roost
 from roost.errors import RoostError
+from roost.root import CATALOG_VARIABLE
 
 
 class _Group(click.Group):
     """Loads the verbs that have modules of their own only when they are asked for."""
 
     lazy = {
+        "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "plan": ("roost.plan_cli", "plan"),
         "probe": ("roost.probe_cli", "probe"),
@@ -43,8 +45,18 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(roost.__version__, prog_name="roost")
-def cli() -> None:
+@click.option(
+    "--catalog",
+    "own_catalog",
+    envvar=CATALOG_VARIABLE,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help=f"Your own recipes, models and hardware, on top of roost's (or {CATALOG_VARIABLE}).",
+)
+def cli(own_catalog: Path | None) -> None:
     """Deploy, prove and measure speculative-decoding LLM servers."""
+    if own_catalog is not None:
+        os.environ[CATALOG_VARIABLE] = str(own_catalog.resolve())
 
 
 def main() -> None:
@@ -74,50 +86,26 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readabl
 
 
 @cli.command()
+@click.argument("recipe", required=False)
 @_as_json
-def recipes(as_json: bool) -> None:
-    """What can be deployed, and on which hardware somebody saw it run."""
-    from roost import catalog
+def recipes(recipe: str | None, as_json: bool) -> None:
+    """What can be deployed, and on which hardware somebody saw it run; of one RECIPE everything."""
+    import shutil
 
-    known = catalog.builtin()
-    rows = [
-        {
-            "id": recipe.id,
-            "model": recipe.model.repo,
-            "drafter": next(
-                (c.drafter.repo for c in recipe.speculation.values() if c.drafter), None
-            ),
-            "engine": recipe.engine,
-            "speculation": list(recipe.speculation),
-            "hardware": {hw: recipe.support_on(hw) for hw in known.hardware},
-            "source": recipe.source,
-        }
-        for recipe in known.recipes.values()
-    ]
-    if as_json:
-        _print_json(rows)
-        return
-    from rich.console import Console
-    from rich.table import Table
+    from roost import catalog, listing
 
-    marks = {"verified": "yes", "unsupported": "no", "untested": "-"}
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("recipe", no_wrap=True)
-    for title in ("engine", "speculation", *known.hardware):
-        table.add_column(title)
-    for recipe in known.recipes.values():
-        choices = [
-            f"{name}*" if name == recipe.default_speculation else name
-            for name in recipe.speculation
-        ]
-        table.add_row(
-            recipe.id,
-            recipe.engine,
-            " ".join(choices),
-            *(marks[recipe.support_on(hw)] for hw in known.hardware),
-        )
-    Console().print(table)
-    click.echo("\n* default. yes: the recipe's source ran it there; -: nobody says they did.")
+    known = catalog.current()
+    one = known.recipe(recipe) if recipe else None
+    width = shutil.get_terminal_size().columns
+    if as_json and one:
+        details = one.model_dump(mode="json", exclude_defaults=True)
+        _print_json({**listing.row(one, known), "details": details})
+    elif as_json:
+        _print_json([listing.row(each, known) for each in known.recipes.values()])
+    elif one:
+        click.echo(listing.details(one, known, width))
+    else:
+        click.echo(listing.table(known, width))
 
 
 @cli.command()
@@ -157,7 +145,7 @@ def show(
     from roost.root import default_lock_file
 
     resolved = launch.build(
-        catalog.builtin(),
+        catalog.current(),
         recipe,
         hardware,
         speculation=speculation,
@@ -171,11 +159,13 @@ def show(
         click.echo(shlex.join(launch.argv(resolved.spec)))
     else:
         click.echo(launch.docker_command(resolved.spec))
-    if resolved.spec.unresolved:
+    if resolved.spec.build:
         click.echo(
-            "roost: not pinned yet: "
-            + ", ".join(resolved.spec.unresolved)
-            + f" (roost lock {recipe})",
+            f"roost: no registry has the image; it is built with: {resolved.spec.build}", err=True
+        )
+    if resolved.spec.lockable:
+        click.echo(
+            f"roost: not pinned yet: {', '.join(resolved.spec.lockable)} (roost lock {recipe})",
             err=True,
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from roost import catalog as catalog_module
-from roost import launch, lock, quality, site
+from roost import fallbacks, launch, lock, quality, site
 from roost.catalog import Catalog, Gpu
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
@@ -74,6 +74,7 @@ class Deployment(BaseModel):
     spec: LaunchSpec
     docker_command: str = Field(description="the same container as shell text, for people")
     image_digest: str | None
+    other_images: str = Field(description="what to do where the image cannot be had, for people")
     engine_version: str
     weights: list[Weights]
     hub_endpoint: str | None
@@ -109,14 +110,15 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     given = site.from_variables(host, variables)
     lock_path = given.lock_path(root)
     overrides = given.overrides(host)
+    locked = lock.read(lock_path)
     resolved = launch.build(
-        catalog_module.builtin(),
+        catalog_module.current(),
         given.recipe,
         given.hardware,
         speculation=given.speculation,
         variant=given.variant,
         overrides=overrides,
-        lock=lock.read(lock_path),
+        lock=locked,
         site=given.site(),
         refuse=NOT_TO_RUN not in given.accept_findings,
     )
@@ -127,7 +129,8 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
             fix="make one (openssl rand -hex 32), keep it in a vault, or in the environment: "
             "roost_api_key: \"{{ lookup('ansible.builtin.env', 'ROOST_API_KEY') }}\"",
         )
-    launch.require_resolved(resolved)
+    launch.require_resolved(resolved, allow_unlocked=given.allow_unlocked)
+    image = resolved.image
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
     kwargs = resolved.recipe.chat_template_kwargs
     questions = list(quality.QUESTIONS)
@@ -140,7 +143,8 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         spec=resolved.spec,
         docker_command=launch.docker_command(resolved.spec),
         image_digest=resolved.image_digest,
-        engine_version=resolved.image.engine_version,
+        other_images=fallbacks.built(image) if image.build else fallbacks.choices(image, locked),
+        engine_version=image.engine_version,
         weights=weights,
         hub_endpoint=given.hub_endpoint,
         registry_mirror=given.registry_mirror,

@@ -7,9 +7,10 @@ A table is kept in the shape it was published in, so that a reader can lay the t
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from roost.settings import Strict
 
@@ -35,10 +36,9 @@ class Row(Strict):
     note: str | None = None
 
 
-class Figure(BaseModel):
+@dataclass(frozen=True, slots=True)
+class Figure:
     """One published figure, on its own."""
-
-    model_config = ConfigDict(frozen=True)
 
     table: str
     what: str

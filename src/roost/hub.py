@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import re
 import time
 from collections.abc import Iterator
@@ -24,6 +25,13 @@ TIMEOUT = 20.0
 DEADLINE = 120.0
 
 
+#: Files whose content a lock records, for what a plan counts with is read from them.
+FINGERPRINTED = ("config.json", "model.safetensors.index.json")
+
+#: Largest of them worth reading; an index of 60,000 tensors has 6 MB.
+_MOST = 64_000_000
+
+
 class HubUnavailableError(RoostError):
     """No hub answered, or it would not now: this says nothing about the repository."""
 
@@ -33,7 +41,7 @@ class HubRefusedError(RoostError):
 
 
 def resolve(repository: Repository, endpoint: str | None, token: str | None = None) -> LockedModel:
-    """Ask the hub which commit a revision is and how many bytes it has.
+    """Ask the hub which commit a revision is, how many bytes it has, and what its config is.
 
     Args:
         repository: What the recipe names.
@@ -60,8 +68,25 @@ def resolve(repository: Repository, endpoint: str | None, token: str | None = No
         commit=info.sha,
         bytes=sum(sibling.size or 0 for sibling in siblings),
         files=len(siblings),
+        fingerprints=_fingerprints(
+            Snapshot(repository.repo, info.sha, endpoint, token),
+            {sibling.rfilename for sibling in siblings},
+        ),
         resolved=dt.datetime.now(dt.UTC).date(),
     )
+
+
+def _fingerprints(snapshot: Snapshot, names: set[str]) -> dict[str, str | None]:
+    """SHA-256 of the files that say what a checkpoint is; none for one that is not there."""
+    found: dict[str, str | None] = {}
+    for name in FINGERPRINTED:
+        data, _ = snapshot.head(name, _MOST + 1) if name in names else (None, None)
+        if data is not None and len(data) > _MOST:
+            raise RoostError(
+                f"{snapshot.label(name)}: is larger than {_MOST:,} bytes", why="no such file is"
+            )
+        found[name] = None if data is None else hashlib.sha256(data).hexdigest()
+    return found
 
 
 class Snapshot:
@@ -256,6 +281,11 @@ def _expand(api: HfApi, repository: Repository) -> str:
     prefix = repository.revision.prefix
     if prefix is None:
         return repository.revision.name
+    # Asked first for what it is without retries: the list's client asks a silent hub for half a
+    # minute.
+    newest = api.model_info(repository.repo, timeout=TIMEOUT).sha or ""
+    if newest.startswith(prefix):
+        return newest
     commits = [commit.commit_id for commit in api.list_repo_commits(repository.repo)]
     matches = [commit for commit in commits if commit.startswith(prefix)]
     if len(matches) == 1:

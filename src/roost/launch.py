@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost import engines
+from roost import engines, fallbacks
 from roost.catalog import (
     ApiKey,
     Catalog,
@@ -38,6 +38,8 @@ CONTAINER = "roost-llm"
 
 #: The plan's finding for what somebody tried in vain: accepted, it is built all the same.
 NOT_TO_RUN = "known-not-to-run"
+#: How an image begins among what is unresolved.
+_IMAGE = "image "
 
 MODEL_PATH = "/model"
 DRAFTER_PATH = "/drafter"
@@ -161,6 +163,11 @@ class LaunchSpec(BaseModel):
     untrusted: str | None = Field(description="why the image gets no credentials")
     unresolved: list[str] = Field(description="what `roost lock` has not pinned yet")
 
+    @property
+    def lockable(self) -> list[str]:
+        """What of it a lock can pin: an image that is built is in no registry to be asked."""
+        return [one for one in self.unresolved if not (self.build and one.startswith(_IMAGE))]
+
 
 class Resolved(BaseModel):
     """A launch spec and the decisions it came from."""
@@ -257,7 +264,7 @@ def build(
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
     if digest is None:
-        unresolved.append(f"image {image.reference}")
+        unresolved.append(_IMAGE + image.reference)
 
     model = _weights(choice.model or recipe.model, lock, site, unresolved)
     drafter = None
@@ -473,27 +480,48 @@ def _weights(repository: Repository, lock: Lock, site: Site, unresolved: list[st
 def _reference(image: Image, digest: str | None, mirror: str | None) -> str:
     """A reference by digest alone: a tag beside it would make every later deploy a change."""
     repository = image.repository
-    if mirror:
+    if mirror and not image.build:  # what the host built is under its own name there
         _, host = split_mirror(mirror)
         _, path = split_registry(repository)
         repository = f"{host}/{path}"
     return f"{repository}@{digest}" if digest else f"{repository}:{image.name}"
 
 
-def require_resolved(resolved: Resolved) -> None:
+def require_resolved(resolved: Resolved, *, allow_unlocked: bool = False) -> None:
     """Refuse what a lock has not pinned.
 
+    Args:
+        resolved: What is to be deployed.
+        allow_unlocked: Whether the user takes an image by its tag, whatever it means by then.
+            Weights need a commit all the same: on a host they are kept, shared and checked by it.
+
     Raises:
-        RefusedError: Naming every branch, tag or shortened commit and the command to run.
+        RefusedError: Naming every branch, tag or shortened commit and what to do about it.
     """
-    if resolved.spec.unresolved:
-        raise RefusedError(
-            f"{resolved.recipe.id} on {resolved.hardware.id} is not pinned: "
-            + ", ".join(resolved.spec.unresolved),
-            why="a branch or tag can mean something else tomorrow",
-            fix="run `roost lock -i INVENTORY` and deploy again "
-            f"(without an inventory: `roost lock {resolved.recipe.id}`)",
+    image = [item for item in resolved.spec.unresolved if item.startswith(_IMAGE)]
+    weights = [item for item in resolved.spec.unresolved if not item.startswith(_IMAGE)]
+    if allow_unlocked:
+        image = []
+    if not image and not weights:
+        return
+    why, fixes = [], []
+    if weights or not resolved.image.build:
+        why.append("a branch or tag can mean something else tomorrow")
+        fixes.append(
+            "run `roost lock -i INVENTORY` and deploy again "
+            f"(without an inventory: `roost lock {resolved.recipe.id}`)"
         )
+    if weights and allow_unlocked:
+        why.append("roost_allow_unlocked is for images: weights are kept on a host by their commit")
+    if image and resolved.image.build:
+        why.append("no registry has the image, so there is no digest that a lock could find")
+        fixes.append(fallbacks.built(resolved.image))
+    raise RefusedError(
+        f"{resolved.recipe.id} on {resolved.hardware.id} is not pinned: "
+        + ", ".join([*image, *weights]),
+        why="; ".join(why),
+        fix="\n  ".join(fixes),
+    )
 
 
 def argv(spec: LaunchSpec) -> list[str]:

@@ -2,7 +2,7 @@
 
 Only :func:`resolve` asks anyone (the hub and the registry); reading, looking up and writing are
 local. A revision or digest that a recipe gives in full is recorded too, with the sizes that the
-disk check needs.
+disk check needs; where nobody could be asked for those, without them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import datetime as dt
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -22,11 +23,16 @@ from roost.errors import RoostError
 from roost.pins import Image, Repository
 from roost.settings import Strict
 
-#: Version of the file's layout; a reader refuses any other.
-VERSION = 1
+#: Version of the file's layout that is written.
+VERSION = 2
+
+#: Versions that are read. What version 1 says is still true: it has no fingerprints and no digests
+#: of single platforms, and the next `roost lock` adds them.
+READ = (1, 2)
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _HEADER = """\
 # Written by `roost lock`: which commit and which digest every name in the recipes means.
@@ -38,18 +44,38 @@ class LockedModel(Strict):
     """One repository at one revision."""
 
     commit: Commit
-    bytes: Annotated[int, Field(ge=0)] = Field(description="sum of all files at that commit")
-    files: Annotated[int, Field(ge=1)]
+    bytes: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="sum of all files at that commit; none: nobody could be asked"
+    )
+    files: Annotated[int, Field(ge=1)] | None = None
+    fingerprints: dict[str, Sha256 | None] | None = Field(
+        None,
+        description="SHA-256 of config.json and of the index of the weights, none for a file that "
+        "the repository does not have; none altogether: not recorded",
+    )
     resolved: dt.date
+
+    @property
+    def pin(self) -> str:
+        """What is fetched."""
+        return self.commit
 
 
 class LockedImage(Strict):
     """One image: the digest that is pulled, and the platforms behind it."""
 
-    digest: Digest
-    platforms: list[str] = Field(description="architectures, as manifests spell them")
-    bytes: dict[str, int] = Field(description="compressed layers, by architecture")
+    digest: Digest = Field(description="of the index, or of the manifest of an image without one")
+    platforms: list[str] = Field(
+        [], description="architectures, as manifests spell them; empty: nobody could be asked"
+    )
+    manifests: dict[str, Digest] = Field({}, description="by architecture")
+    bytes: dict[str, int] = Field({}, description="compressed layers, by architecture")
     resolved: dt.date
+
+    @property
+    def pin(self) -> str:
+        """What is pulled."""
+        return self.digest
 
 
 class Lock(Strict):
@@ -79,13 +105,14 @@ def read(path: Path) -> Lock:
     document = yamlfile.read(path)
     if document.data is None:
         return Lock()
-    lock = yamlfile.validate(document, Lock)
-    if lock.version != VERSION:
+    version = document.data.get("version", 1) if isinstance(document.data, dict) else VERSION
+    if version not in READ:
         raise RoostError(
-            f"{path}: version {lock.version} of the lock is not known here",
-            fix=f"this roost reads version {VERSION}; run `roost lock` again to rewrite the file",
+            f"{path}: version {version!r} of the lock is not known here",
+            fix=f"this roost reads versions {READ[0]} to {VERSION}; update roost, or let "
+            "`roost lock` write a new file beside it (--file)",
         )
-    return lock
+    return yamlfile.validate(document, Lock).model_copy(update={"version": VERSION})
 
 
 class _PlainDumper(yaml.SafeDumper):
@@ -111,6 +138,17 @@ def write(path: Path, lock: Lock) -> None:
         raise RoostError(f"{path}: cannot be written", why=str(error.strerror)) from None
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Something that could not be resolved, and what the lock keeps for it."""
+
+    error: RoostError
+    kept: str
+
+    def __str__(self) -> str:
+        return f"{self.error}\n  kept: {self.kept}"
+
+
 def resolve(
     lock: Lock,
     repositories: Iterable[Repository],
@@ -118,63 +156,100 @@ def resolve(
     *,
     ask_hub: Callable[[Repository], LockedModel],
     ask_registry: Callable[[Image], LockedImage],
-) -> tuple[Lock, list[RoostError]]:
+    today: dt.date,
+) -> tuple[Lock, list[Failure]]:
     """A new lock with everything asked for resolved, and what could not be.
 
-    What cannot be resolved keeps the entry it had: a lock never gets poorer by an outage.
+    What cannot be resolved keeps the entry it had: a lock never gets poorer by an outage. What the
+    recipe pins in full is locked as it stands, for there is nothing to resolve about it.
     """
     models = {repo: dict(entries) for repo, entries in lock.models.items()}
     locked_images = {repo: dict(entries) for repo, entries in lock.images.items()}
-    failures: list[RoostError] = []
+    failures = []
     for repository in repositories:
-        try:
-            found = ask_hub(repository)
-        except RoostError as error:
-            failures.append(error)
-            continue
+        revision = repository.revision
         entries = models.setdefault(repository.repo, {})
-        entries[repository.revision.name] = _keep_date(entries.get(repository.revision.name), found)
-    for image in images:
+        given = LockedModel(commit=revision.commit, resolved=today) if revision.commit else None
         try:
-            found_image = ask_registry(image)
+            entries[revision.name] = _newer(entries.get(revision.name), ask_hub(repository))
         except RoostError as error:
-            failures.append(error)
-            continue
-        kept = locked_images.setdefault(image.repository, {})
-        kept[image.name] = _keep_date(kept.get(image.name), found_image)
-    return Lock(models=models, images=locked_images), failures
+            failures.append(Failure(error, _keep(entries, revision.name, given)))
+    for image in images:
+        locked = locked_images.setdefault(image.repository, {})
+        pinned = LockedImage(digest=image.digest, resolved=today) if image.digest else None
+        try:
+            locked[image.name] = _newer(locked.get(image.name), ask_registry(image))
+        except RoostError as error:
+            failures.append(Failure(error, _keep(locked, image.name, pinned)))
+    return Lock(models=_without_empty(models), images=_without_empty(locked_images)), failures
 
 
 Entry = TypeVar("Entry", LockedModel, LockedImage)
 
 
-def _keep_date(old: Entry | None, new: Entry) -> Entry:
+def _newer(old: Entry | None, new: Entry) -> Entry:
     """The old entry where nothing but the date differs, so that a re-run leaves no diff."""
     if old is not None and old == new.model_copy(update={"resolved": old.resolved}):
         return old
     return new
 
 
+def _keep(entries: dict[str, Entry], name: str, given: Entry | None) -> str:
+    """Leave an entry as it is, or as its recipe pins it; gives what that is."""
+    if name in entries:
+        return f"{entries[name].pin} of {entries[name].resolved}"
+    if given is None:
+        return "nothing: it was not locked before"
+    entries[name] = given
+    return f"{given.pin}, as the recipe pins it; its size is not known"
+
+
+def _without_empty(entries: dict[str, dict[str, Entry]]) -> dict[str, dict[str, Entry]]:
+    return {repository: names for repository, names in entries.items() if names}
+
+
 def drift(old: Lock, new: Lock) -> list[str]:
-    """What differs between two locks, one line per entry; dates do not count."""
+    """What differs between two locks, one line a fact: what it was → what it is.
+
+    Dates do not count. Of an entry that is new, only what it is pinned to is told; of one that
+    moved, sizes are not.
+    """
+    before, after = _facts(old), _facts(new)
     lines = []
-    for kind, olds, news in (
-        ("model", _flat(old.models), _flat(new.models)),
-        ("image", _flat(old.images), _flat(new.images)),
-    ):
-        for key in sorted(set(olds) | set(news)):
-            before, after = olds.get(key, "not locked"), news.get(key, "not locked")
-            if before != after:
-                lines.append(f"{kind} {key}: {before} → {after}")
+    for entry in sorted({*before, *after}):
+        was, now = before.get(entry, {}), after.get(entry, {})
+        moved = was.get(_PIN) != now.get(_PIN)
+        for fact in dict.fromkeys([*was, *now]):
+            told = fact == _PIN or (bool(was) and not (moved and fact.endswith(_SIZES)))
+            if told and was.get(fact) != now.get(fact):
+                name = "" if fact == _PIN else f"{fact} "
+                absent = "not recorded" if was else "not locked"
+                lines.append(
+                    f"{entry}: {name}{was.get(fact, absent)} → {now.get(fact, 'not recorded')}"
+                )
     return lines
 
 
-def _flat(
-    entries: dict[str, dict[str, LockedModel]] | dict[str, dict[str, LockedImage]],
-) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for repository, names in entries.items():
-        for name, entry in names.items():
-            pinned = entry.commit if isinstance(entry, LockedModel) else entry.digest
-            flat[f"{repository}@{name}"] = pinned
-    return flat
+_PIN = "pin"
+_SIZES = ("bytes", "files")
+
+
+def _facts(lock: Lock) -> dict[str, dict[str, str]]:
+    """Every entry by kind and name, as facts in words."""
+    facts: dict[str, dict[str, str]] = {}
+    for repository, models in lock.models.items():
+        for name, model in models.items():
+            told = facts[f"model {repository}@{name}"] = {_PIN: model.pin}
+            for file, digest in (model.fingerprints or {}).items():
+                told[file] = f"sha256 {digest[:12]}" if digest else "absent"
+            told |= {
+                key: str(value)
+                for key, value in (("bytes", model.bytes), ("files", model.files))
+                if value is not None
+            }
+    for repository, images in lock.images.items():
+        for name, image in images.items():
+            told = facts[f"image {repository}@{name}"] = {_PIN: image.pin}
+            told |= image.manifests
+            told |= {f"{platform} bytes": str(count) for platform, count in image.bytes.items()}
+    return facts

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from roost import catalog, hub, lock, site
+from roost import catalog, fallbacks, hub, lock, site
 from roost.catalog import Catalog, Recipe
 from roost.errors import RoostError, UsageError
-from roost.lock import Lock, LockedImage
+from roost.lock import Failure, Lock, LockedImage
 from roost.pins import Image, Repository, Revision
-from roost.registry import Registry
+from roost.registry import GoneError, Registry
 from roost.root import default_lock_file
 from roost.settings import Settings
 
@@ -37,7 +38,7 @@ class Outcome:
 
     lock: Lock
     drift: list[str]
-    failures: list[RoostError]
+    failures: list[Failure]
 
 
 def plan(
@@ -59,7 +60,7 @@ def plan(
         UsageError: Unknown recipe, or hosts of one inventory that disagree on hub, registry or
             lock file.
     """
-    known = catalog.builtin()
+    known = catalog.current()
     if inventory is None:
         chosen = [known.recipe(recipe_id) for recipe_id in recipe_ids] or known.recipes.values()
         repositories, images = _named_by(chosen, overrides=overrides)
@@ -96,8 +97,8 @@ def _plan_inventory(
         images += more_images
     root = repository_root()
     return Job(
-        _unique(repositories),
-        _unique(images),
+        repositories,
+        images,
         hub_endpoint or _same(path, "roost_hub_endpoint", [h.hub_endpoint for h in hosts.values()]),
         registry
         or _same(path, "roost_registry_mirror", [h.registry_mirror for h in hosts.values()]),
@@ -108,21 +109,13 @@ def _plan_inventory(
 
 
 def _same(path: Path, name: str, values: list[Value]) -> Value | None:
-    distinct = _unique(values)
+    distinct = list(dict.fromkeys(values))
     if len(distinct) > 1:
         raise UsageError(
             f"{path}: hosts disagree on {name}: " + ", ".join(str(value) for value in distinct),
             fix="lock them one by one, with --hub, --registry and --file",
         )
     return distinct[0] if distinct else None
-
-
-def _unique(values: Iterable[Value]) -> list[Value]:
-    seen: list[Value] = []
-    for value in values:
-        if value not in seen:
-            seen.append(value)
-    return seen
 
 
 def _named_by(
@@ -139,17 +132,34 @@ def _named_by(
             if choice.drafter is not None and overrides.drafter_revision is not None:
                 revision = Revision.parse(overrides.drafter_revision)
                 repositories.append(choice.drafter.model_copy(update={"revision": revision}))
-        images += [
-            support.image
-            for hardware_id, support in recipe.hardware.items()
-            if support.image is not None and hardware in {None, hardware_id}
-        ]
-        # An image that a host builds is in no registry to be asked.
-        others = [recipe.image, *(variant.image for variant in recipe.variants.values())]
-        images += [image for image in others if image is not None]
+        if hardware is None or overrides.image is None:
+            images += _images_of(recipe, hardware)
         if overrides.image is not None:
             images.append(Image.parse(overrides.image, overrides.engine_version or "unknown"))
-    return _unique(repositories), [image for image in _unique(images) if image.build is None]
+    return repositories, images
+
+
+def _images_of(recipe: Recipe, hardware: str | None) -> list[Image]:
+    """Every image that a recipe may run, where a registry can be asked for it.
+
+    Without a machine in mind also what it may run instead: a user who finds the image gone wants
+    to paste a digest. A site's mirror has no reason to have those.
+    """
+    images = [
+        support.image
+        for hardware_id, support in recipe.hardware.items()
+        if hardware in {None, hardware_id}
+    ]
+    images += [recipe.image, *(variant.image for variant in recipe.variants.values())]
+    named = [image for image in images if image is not None]
+    if hardware is None:
+        named += [
+            fallback.image
+            for image in named
+            for fallback in image.fallbacks
+            if fallback.support != "unsupported"
+        ]
+    return [image for image in named if image.build is None]
 
 
 def run(job: Job, *, write: bool) -> Outcome:
@@ -160,15 +170,20 @@ def run(job: Job, *, write: bool) -> Outcome:
     before = lock.read(job.lock_file)
     after, failures = lock.resolve(
         before,
-        job.repositories,
-        job.images,
+        # Recipes share drafters, and machines share images: each is asked for once.
+        {(one.repo, one.revision.name): one for one in job.repositories}.values(),
+        {(one.repository, one.name): one for one in job.images}.values(),
         ask_hub=functools.partial(hub.resolve, endpoint=job.hub_endpoint),
-        ask_registry=functools.partial(_ask_registry, mirror=job.registry_mirror),
+        ask_registry=functools.partial(_ask_registry, mirror=job.registry_mirror, lock=before),
+        today=dt.datetime.now(dt.UTC).date(),
     )
     if write and after != before:
         lock.write(job.lock_file, after)
     return Outcome(after, lock.drift(before, after), failures)
 
 
-def _ask_registry(image: Image, mirror: str | None) -> LockedImage:
-    return Registry(image.repository, mirror).resolve(image)
+def _ask_registry(image: Image, mirror: str | None, lock: Lock) -> LockedImage:
+    try:
+        return Registry(image.repository, mirror).resolve(image)
+    except GoneError as error:
+        raise RoostError(error.what, why=error.why, fix=fallbacks.choices(image, lock)) from None

@@ -63,7 +63,7 @@ def plan(
     from roost.plan import planner
     from roost.root import default_lock_file
 
-    known = catalog.builtin()
+    known = catalog.current()
     resolved = launch.build(
         known,
         recipe,

@@ -6,12 +6,12 @@ wanted, why, and how to mend it; one ``error`` among them refuses the host.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from roost import pulls
 from roost.catalog import Gpu
 from roost.deployment import Deployment, Requirements
 from roost.hosts import GpuFacts, HostFacts
@@ -120,50 +120,51 @@ def disk(
     ]
 
 
-_ABSENT = re.compile(r"(manifest|name) unknown|no such manifest|repository .* not found|NotFound")
-_NO_LOGIN = re.compile(r"unauthorized|denied|authentication required|no basic auth", re.IGNORECASE)
+#: What each cause is called here, and how much it weighs: an outage only where something is pulled.
+_REGISTRY: dict[pulls.Cause, tuple[str, Severity | None]] = {
+    "gone": ("image", "error"),
+    "repository": ("image_repository", "error"),
+    "architecture": ("image_architecture", "error"),
+    # The daemon was asked without the credentials that `docker login` left with the client, so
+    # this is no proof that the pull will fail.
+    "login": ("registry_login", "warning"),
+    "rate_limit": ("registry_rate_limit", None),
+    "tls": ("registry_tls", None),
+    "unreachable": ("registry_unreachable", None),
+}
 
 
-def registry(said: str, image: str, *, check_mode: bool) -> Finding:
+def registry(said: str, image: str, other_images: str, *, check_mode: bool) -> Finding:
     """What it means that Docker could not find an image in its registry.
 
     Args:
         said: The error message of Docker's daemon.
         image: What was asked for.
+        other_images: The choices that the recipe names, see :mod:`roost.fallbacks`.
         check_mode: Then nothing is pulled, and an outage is worth a warning only.
     """
-    saw = f"{said} (asked for {image})"
-    wants = "the pinned image in its registry, or on the host"
-    if _ABSENT.search(said):
-        return Finding(
-            id="image",
-            severity="error",
-            saw=saw,
-            wants=wants,
-            why="the registry does not have this digest: it never was there, or was removed, as "
-            "nightly builds are after a while",
-            fix="pin another image (roost_settings.image), or name a mirror that still has it "
-            "(roost_registry_mirror)",
-        )
-    if _NO_LOGIN.search(said):
-        # The daemon was asked without the credentials that `docker login` left with the client,
-        # so this is no proof that the pull will fail.
-        return Finding(
-            id="registry_login",
-            severity="warning",
-            saw=saw,
-            wants=wants,
-            why="the registry wants a login, or has no such repository and does not say so",
-            fix="if the pull fails too: docker login on the host, as the user that deploys",
-        )
+    cause = pulls.cause(said)
+    name, severity = _REGISTRY.get(cause, ("registry_error", None))
+    why, fix = pulls.explain(cause, other_images)
     return Finding(
-        id="registry_unreachable",
-        severity="warning" if check_mode else "error",
-        saw=saw,
-        wants=wants,
-        why="the registry cannot be asked from this host",
-        fix="check the network, the registry's address (roost_registry_mirror) and, for one "
-        "without TLS, insecure-registries in /etc/docker/daemon.json",
+        id=name,
+        severity=severity or ("warning" if check_mode else "error"),
+        saw=f"{said} (asked for {image})",
+        wants="the pinned image in its registry, or on the host",
+        why=why,
+        fix=f"if the pull fails too: {fix}" if severity == "warning" else fix,
+    )
+
+
+def unbuilt(image: str, how: str) -> Finding:
+    """An image that no registry has, and that is not on the host either."""
+    return Finding(
+        id="image",
+        severity="error",
+        saw=f"no image {image} on the host",
+        wants="it there: nobody publishes it, so there is no registry to pull it from",
+        why="the recipe's engine is built from source",
+        fix=how,
     )
 
 

@@ -40,7 +40,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None
     """
     from roost import catalog, probing
 
-    known = catalog.builtin()
+    known = catalog.current()
     probed = []
     for item in _probe_all(_targets(hosts, inventory)):
         probed.append(item)

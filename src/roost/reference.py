@@ -1,4 +1,4 @@
-"""Generates ``docs/reference.md``: variables, settings and recipes, from the code that reads them.
+"""Generates ``docs/reference.md``: variables, settings and keys, from the code that reads them.
 
 Run ``python -m roost.reference docs/reference.md`` after changing one; a test compares.
 """
@@ -6,23 +6,14 @@ Run ``python -m roost.reference docs/reference.md`` after changing one; a test c
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from roost import catalog
-from roost.settings import Settings
+from roost import catalog, figures, pins
+from roost.pages import markdown_table
+from roost.settings import Settings, Strict
 from roost.site import PREFIX, HostVars
-
-
-def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    return [
-        "| " + " | ".join(head) + " |",
-        "|" + "---|" * len(head),
-        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
-        "",
-    ]
 
 
 def _default(field: FieldInfo) -> str:
@@ -32,11 +23,48 @@ def _default(field: FieldInfo) -> str:
     return "" if value is None or value in ({}, []) else f"`{value}`"
 
 
+#: Everything that stands in a catalogue's files, from the outside in.
+_KINDS: tuple[type[Strict], ...] = (
+    catalog.Recipe,
+    pins.Repository,
+    pins.Revision,
+    catalog.Speculation,
+    catalog.Support,
+    pins.Image,
+    pins.Build,
+    pins.Fallback,
+    catalog.Variant,
+    catalog.Contradiction,
+    figures.Table,
+    figures.Column,
+    figures.Row,
+    catalog.Model,
+    catalog.KnownRevision,
+    catalog.Hardware,
+    catalog.Gpu,
+    catalog.Engine,
+)
+
+
+def _keys(kind: type[Strict]) -> list[str]:
+    fields = kind.model_fields.items()
+    names = (f"**`{name}`**" if field.is_required() else f"`{name}`" for name, field in fields)
+    lines = [f"### {kind.__name__}", "", (kind.__doc__ or "").partition("\n")[0], ""]
+    lines += [", ".join(names), ""]
+    described = [f"- `{name}`: {field.description}" for name, field in fields if field.description]
+    return [*lines, *described, *([""] if described else [])]
+
+
+def _spelled(engine: catalog.Engine, setting: str) -> str:
+    word = engine.flags[setting].flag if setting in engine.flags else engine.variables.get(setting)
+    return f"`{word}`" if word else ""
+
+
 def render() -> str:
     """The whole page."""
     known = catalog.builtin()
     lines = [
-        "# Variables, settings, recipes",
+        "# Variables, settings, keys",
         "",
         "Generated from the code by `python -m roost.reference`; do not edit.",
         "",
@@ -44,7 +72,7 @@ def render() -> str:
         "",
         "Any other `roost_*` variable is an error, so a misspelt one cannot pass unnoticed.",
         "",
-        *_table(
+        *markdown_table(
             ("variable", "default", "meaning"),
             (
                 (f"`{PREFIX}{name}`", _default(field), field.description or "")
@@ -53,37 +81,29 @@ def render() -> str:
         ),
         "## Settings",
         "",
-        "For `roost_settings` and `--set`. Later layers win: hardware, recipe, speculation choice,",
-        "recipe on this hardware, inventory. `extra_args` of all layers add up.",
+        "For `roost_settings` and `--set`. Later layers win: hardware, recipe, variant,",
+        "speculation choice, recipe on this hardware, inventory. `extra_args` of all layers add",
+        "up.",
         "",
-        *_table(
-            ("setting", "vLLM", "meaning"),
+        *markdown_table(
+            ("setting", *(engine.title for engine in known.engines.values()), "meaning"),
             (
                 (
                     f"`{name}`",
-                    f"`{known.engines['vllm'].flags[name].flag}`"
-                    if name in known.engines["vllm"].flags
-                    else "",
+                    *(_spelled(engine, name) for engine in known.engines.values()),
                     field.description or "",
                 )
                 for name, field in Settings.model_fields.items()
             ),
         ),
-        "## Recipes",
+        "## Files of a catalogue",
         "",
-        *_table(
-            ("recipe", "speculation (default first)", *known.hardware),
-            (
-                (
-                    f"`{recipe.id}`",
-                    ", ".join(
-                        sorted(recipe.speculation, key=lambda c: c != recipe.default_speculation)
-                    ),
-                    *(recipe.support_on(hardware) for hardware in known.hardware),
-                )
-                for recipe in known.recipes.values()
-            ),
-        ),
+        "What ships is in `src/roost/catalog`; `roost --catalog DIR` takes further files of the",
+        "same kinds from a directory of yours. [Adding a recipe](adding-a-recipe.md) shows them in",
+        "use, [recipes](recipes/README.md) what is there. Keys in bold are required; any other key",
+        "is an error.",
+        "",
+        *(line for kind in _KINDS for line in _keys(kind)),
     ]
     return "\n".join(lines).rstrip("\n") + "\n"
 

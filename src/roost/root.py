@@ -1,10 +1,14 @@
-"""Where the playbooks, roles and notebooks are."""
+"""Where the playbooks, roles and notebooks are, and a user's own catalogue."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from roost.errors import UsageError
+
+#: Names a directory of further catalogue files; `roost --catalog` sets it. In the environment,
+#: since notebooks' kernels and Ansible's filters are processes of their own.
+CATALOG_VARIABLE = "ROOST_CATALOG"
 
 
 def default_lock_file() -> Path:

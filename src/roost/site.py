@@ -77,6 +77,11 @@ class HostVars(Strict):
         None, description="registry (host:port, http:// before it without TLS) for every image"
     )
     lock_file: Name = Field("roost.lock.yml", description="relative to the repository root")
+    allow_unlocked: bool = Field(
+        False,
+        description="deploy an image by its tag where the lock pins no digest, e.g. one built on "
+        "the host; weights always need a commit",
+    )
     install_docker: bool = Field(True, description="install Docker where it is missing")
     pip_args: list[str] = Field(
         [], description="options for pip in the host's small environment, e.g. a wheel directory"

@@ -127,6 +127,28 @@ def test_a_missing_digest_and_a_registry_that_is_down_are_told_apart(
         assert [name for name, text in found.items() if text] == [where]
 
 
+def test_a_built_image_that_is_not_on_the_host_is_no_matter_of_a_registry(tmp_path: Path) -> None:
+    wanted = given(tmp_path)
+    wanted["spec"]["build"] = "docker build https://example.org/x"
+    wanted["other_images"] = "build it on the host: docker build https://example.org/x"
+    denied = {"status": 500, "json": {"message": "pull access denied"}}
+    found = findings(wanted, image=IMAGE_ABSENT, registry=denied)
+    assert "fix: build it on the host: docker build" in found["errors"]
+    assert "denied" not in found["errors"] + found["remarks"]
+
+
+def test_a_pull_that_failed_says_why_and_names_the_choices(tmp_path: Path) -> None:
+    wanted = given(tmp_path)
+    wanted["other_images"] = "take one of these"
+    gone = filters.roost_pull_failure(
+        {"msg": "Error pulling image: manifest for x@sha256:1 not found: manifest unknown"}, wanted
+    )
+    assert wanted["spec"]["image"] in gone
+    assert gone.endswith("fix: take one of these")
+    full = filters.roost_pull_failure({"msg": "write /var: no space left on device"}, wanted)
+    assert "take one of these" not in full
+
+
 def test_answers_are_judged_one_by_one(tmp_path: Path) -> None:
     def reply(text: str) -> dict[str, Any]:
         return {"json": {"choices": [{"message": {"content": text}}]}}

@@ -32,6 +32,10 @@ def fail(_: object) -> LockedModel:
     raise RoostError("hub is down")
 
 
+def no_registry(_: object) -> LockedImage:
+    raise RoostError("registry is down")
+
+
 def test_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "roost.lock.yml"
     whole = Lock(
@@ -46,11 +50,34 @@ def test_round_trip(tmp_path: Path) -> None:
 def test_an_outage_keeps_what_was_there() -> None:
     before = Lock(models={"org/name": {"main": model("a", OLD)}})
     after, failures = lock.resolve(
-        before, [REPOSITORY], [IMAGE], ask_hub=fail, ask_registry=lambda _: image("c")
+        before,
+        [REPOSITORY, OTHER],
+        [IMAGE],
+        ask_hub=fail,
+        ask_registry=lambda _: image("c"),
+        today=NEW,
     )
     assert after.models == before.models
     assert after.images == {"org/image": {"1.0": image("c")}}
-    assert [str(failure) for failure in failures] == ["hub is down"]
+    assert [str(failure) for failure in failures] == [
+        f"hub is down\n  kept: {'a' * 40} of 2026-01-01",
+        "hub is down\n  kept: nothing: it was not locked before",
+    ]
+
+
+def test_what_a_recipe_pins_in_full_is_locked_without_anybody_s_answer() -> None:
+    commit, digest = "d" * 40, "sha256:" + "e" * 64
+    after, failures = lock.resolve(
+        Lock(),
+        [Repository(repo="org/name", revision=Revision(commit=commit))],
+        [Image(repository="org/image", digest=digest, engine_version="1")],
+        ask_hub=fail,
+        ask_registry=no_registry,
+        today=NEW,
+    )
+    assert after.models["org/name"][commit] == LockedModel(commit=commit, resolved=NEW)
+    assert after.images["org/image"][digest] == LockedImage(digest=digest, resolved=NEW)
+    assert [failure.kept.partition(",")[0] for failure in failures] == [commit, digest]
 
 
 def test_the_date_moves_only_with_the_commit() -> None:
@@ -64,16 +91,83 @@ def test_the_date_moves_only_with_the_commit() -> None:
         [],
         ask_hub=lambda repository: answers[repository.repo],
         ask_registry=lambda _: image("c"),
+        today=NEW,
     )
     assert after.models["org/name"]["main"].resolved == OLD
     assert after.models["org/other"]["main"] == model("c", NEW)
     assert lock.drift(before, after) == [f"model org/other@main: {'b' * 40} → {'c' * 40}"]
 
 
+def test_drift_says_what_of_an_entry_differs() -> None:
+    def locked(**facts: object) -> Lock:
+        return Lock(models={"org/name": {"main": model("a").model_copy(update=facts)}})
+
+    one = {"config.json": "1" * 64, "model.safetensors.index.json": None}
+    two = {"config.json": "1" * 64, "model.safetensors.index.json": "2" * 64}
+    assert lock.drift(locked(fingerprints=one), locked(fingerprints=two)) == [
+        "model org/name@main: model.safetensors.index.json absent → sha256 222222222222"
+    ]
+    assert lock.drift(locked(), locked(fingerprints=one)) == [
+        "model org/name@main: config.json not recorded → sha256 111111111111",
+        "model org/name@main: model.safetensors.index.json not recorded → absent",
+    ]
+    assert lock.drift(locked(bytes=5), locked(bytes=6)) == ["model org/name@main: bytes 5 → 6"]
+    # Of what moved, that its size did too is no news.
+    assert lock.drift(locked(bytes=5), locked(commit="b" * 40, bytes=6)) == [
+        f"model org/name@main: {'a' * 40} → {'b' * 40}"
+    ]
+    assert lock.drift(Lock(), locked(fingerprints=one)) == [
+        f"model org/name@main: not locked → {'a' * 40}"
+    ]
+
+
+def test_drift_of_one_platform_of_an_image() -> None:
+    def locked(digit: str) -> Lock:
+        manifests = {"amd64": "sha256:" + "0" * 64, "arm64": "sha256:" + digit * 64}
+        entry = image("b").model_copy(update={"manifests": manifests})
+        return Lock(images={"org/image": {"1.0": entry}})
+
+    assert lock.drift(locked("1"), locked("2")) == [
+        f"image org/image@1.0: arm64 sha256:{'1' * 64} → sha256:{'2' * 64}"
+    ]
+
+
+FIRST_LAYOUT = """\
+version: 1
+images:
+  org/image:
+    "1.0":
+      digest: sha256:{digest}
+      platforms: [amd64]
+      bytes: {{amd64: 5}}
+      resolved: 2026-01-01
+models:
+  org/name:
+    main: {{commit: {commit}, bytes: 5, files: 1, resolved: 2026-01-01}}
+"""
+
+
+def test_a_lock_of_the_first_layout_is_read_and_filled_up_by_the_next_lock(tmp_path: Path) -> None:
+    path = tmp_path / "roost.lock.yml"
+    path.write_text(FIRST_LAYOUT.format(digest="b" * 64, commit="a" * 40))
+    old = lock.read(path)
+    assert old.version == lock.VERSION
+    assert old.models == {"org/name": {"main": model("a", OLD)}}
+    assert old.images == {"org/image": {"1.0": image("b", OLD)}}
+    fuller = model("a").model_copy(update={"fingerprints": {"config.json": "1" * 64}})
+    new, _ = lock.resolve(
+        old, [REPOSITORY], [], ask_hub=lambda _: fuller, ask_registry=no_registry, today=NEW
+    )
+    lock.write(path, new)
+    assert lock.read(path).models["org/name"]["main"] == fuller
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("version: 2\n", "version 2 of the lock is not known here"),
+        ("version: 3\n", "version 3 of the lock is not known here"),
+        ("version: [2]\n", "version [2] of the lock is not known here"),
+        ('version: "2"\n', "version '2' of the lock is not known here"),
         ("models: {org/name: {main: {commit: main}}}\n", "models.org/name.main.commit: "),
         ("images: []\n", "images: "),
         ("- 1\n", "(the whole file): "),

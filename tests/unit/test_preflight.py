@@ -219,10 +219,13 @@ def test_an_image_of_unknown_size_is_a_warning_beside_what_is_known() -> None:
         ("unauthorized: authentication required", "registry_login", "warning", "warning"),
         (
             "x509: certificate signed by unknown authority",
-            "registry_unreachable",
+            "registry_tls",
             "error",
             "warning",
         ),
+        ("name unknown: repository name not known", "image_repository", "error", "error"),
+        ("toomanyrequests: pull rate limit", "registry_rate_limit", "error", "warning"),
+        ("something that nobody ever said", "registry_error", "error", "warning"),
         ("dial tcp: lookup x: no such host", "registry_unreachable", "error", "warning"),
         ("Connection failure: timed out", "registry_unreachable", "error", "warning"),
     ],
@@ -230,9 +233,11 @@ def test_an_image_of_unknown_size_is_a_warning_beside_what_is_known() -> None:
 def test_answers_of_a_registry_are_told_apart(
     said: str, wanted: str, severity: str, in_check_mode: str
 ) -> None:
-    found = preflight.registry(said, "r/x@sha256:1", check_mode=False)
+    found = preflight.registry(said, "r/x@sha256:1", "take another", check_mode=False)
     assert (found.id, found.severity) == (wanted, severity)
-    assert preflight.registry(said, "r/x", check_mode=True).severity == in_check_mode
+    assert preflight.registry(said, "r/x", "", check_mode=True).severity == in_check_mode
+    # Another image helps only where this one is gone.
+    assert (found.fix == "take another") is (wanted == "image")
 
 
 def test_unreadable_disk_is_a_warning_not_a_pass() -> None:

@@ -500,4 +500,4 @@ def write_lock(lab: Lab, say: Say) -> None:
         overrides=Settings(drafter_revision=WORSE_DRAFTER),
     )
     for failure in locking.run(job, write=True).failures:
-        say(f"not locked: {failure.what}")
+        say(f"not locked: {failure.error.what}")

@@ -15,7 +15,7 @@ def plan(deployment: Deployment, facts: HostFacts) -> Plan:
     What stands in the way of reading is a remark: the weights may be on the host already, and
     whether they can be fetched is asked elsewhere.
     """
-    known = catalog.builtin()
+    known = catalog.current()
     subject = planner.examine(
         resolved_again(deployment, known),
         catalog=known,

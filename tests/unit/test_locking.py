@@ -1,0 +1,223 @@
+"""What is locked, what is said where it cannot be, and what a deploy does with the unlocked."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.deployments import ORNITH
+from tests.unit.source_000 import AUTHOR_DIGEST, DRAFTER
+
+from roost import catalog, deployment, lock, locking, registry
+from roost.catalog import Recipe
+from roost.errors import RefusedError, RoostError
+from roost.lock import Lock, LockedImage
+from roost.pins import Image
+from roost.root import CATALOG_VARIABLE
+from roost.settings import Settings
+
+NOBODY = "http://127.0.0.1:9"
+GONE_DIGEST, OTHER_DIGEST = "sha256:" + "0" * 64, "sha256:" + "1" * 64
+COMMIT = "b" * 40
+
+RECIPE: dict[str, Any] = {
+    "id": "mine",
+    "title": "Mine",
+    "model": {"repo": "org/model", "revision": {"commit": "a" * 40}},
+    "engine": "vllm",
+    "served_name": "mine",
+    "default_speculation": "none",
+    "speculation": {"none": {}},
+    "hardware": {},
+    "image": {
+        "repository": "org/engine",
+        "digest": GONE_DIGEST,
+        "engine_version": "0.26",
+        "fallbacks": [
+            {
+                "image": {
+                    "repository": "org/engine",
+                    "tag": "v0.26",
+                    "engine_version": "0.26",
+                },
+                "reason": "A release.",
+                "source": "here",
+            },
+            {
+                "image": {"repository": "org/other", "tag": "muse", "engine_version": "0.1"},
+                "support": "unsupported",
+                "reason": "No kernels.",
+                "source": "here",
+            },
+        ],
+    },
+    "source": "here",
+}
+BUILT = {
+    "repository": "org/built",
+    "engine_version": "0.5",
+    "build": {"git": "https://example.org/engine.git", "revision": {"commit": COMMIT}},
+}
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's own catalogue with one recipe."""
+    folder = tmp_path / "own"
+    monkeypatch.setenv(CATALOG_VARIABLE, str(folder))
+    write(folder)
+    return folder
+
+
+def write(folder: Path, **changes: Any) -> None:
+    path = folder / "recipes" / "mine.yml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump({**RECIPE, **changes}))
+
+
+def deploy(folder: Path, lock_file: Path, **variables: Any) -> deployment.Deployment:
+    given = {"roost_hardware": "gb10", "roost_recipe": "mine", "roost_lock_file": str(lock_file)}
+    given.update({f"roost_{name}": value for name, value in variables.items()})
+    return deployment.from_variables("host-01", given, folder)
+
+
+@pytest.mark.usefixtures("own")
+def test_a_recipe_is_asked_for_with_what_it_may_run_instead() -> None:
+    job = locking.plan(["mine"], lock_file=Path("x"))
+    assert [image.reference for image in job.images] == [
+        f"org/engine@{GONE_DIGEST}",
+        "org/engine:v0.26",
+    ]
+
+
+@pytest.mark.usefixtures("own")
+def test_an_inventory_is_asked_for_what_it_runs_and_no_more(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts.yml"
+    image = f"mirror.example.org/engine@{OTHER_DIGEST}"
+    variables = {
+        "roost_hardware": "gb10",
+        "roost_recipe": "mine",
+        "roost_settings": {"image": image, "engine_version": "0.26"},
+    }
+    hosts.write_text(yaml.safe_dump({"all": {"hosts": {"spark-01": variables}}}))
+    job = locking.plan([], inventory=hosts, lock_file=Path("x"))
+    assert [one.reference for one in job.images] == [image]
+
+
+def test_a_shortened_drafter_revision_is_asked_for_beside_the_recipe_s_own() -> None:
+    job = locking.plan([ORNITH], overrides=Settings(drafter_revision="31977fbe13a8"))
+    asked = [one.revision for one in job.repositories if one.repo == DRAFTER]
+    assert asked[-1].prefix == "31977fbe13a8"
+    assert asked[0].branch == "main"
+
+
+def test_an_image_that_a_host_builds_is_asked_of_nobody(own: Path) -> None:
+    write(own, image=BUILT)
+    assert locking.plan(["mine"], lock_file=Path("x")).images == []
+
+
+@pytest.mark.usefixtures("own")
+def test_without_network_it_says_so_and_locks_what_the_recipe_pins(tmp_path: Path) -> None:
+    path = tmp_path / "roost.lock.yml"
+    job = locking.plan(["mine"], hub=NOBODY, registry=NOBODY, lock_file=path)
+    outcome = locking.run(job, write=True)
+    said = [str(failure) for failure in outcome.failures]
+    assert len(said) == 3
+    assert "the hub cannot be reached" in said[0]
+    assert said[0].endswith(f"kept: {'a' * 40}, as the recipe pins it; its size is not known")
+    assert said[2].endswith("kept: nothing: it was not locked before")
+    written = lock.read(path)
+    assert written.images == {
+        "org/engine": {GONE_DIGEST: LockedImage(digest=GONE_DIGEST, resolved=today())}
+    }
+    # The next time the same is kept, and nothing differs.
+    again = locking.run(job, write=True)
+    assert again.drift == []
+    assert f"kept: {'a' * 40} of {today()}" in str(again.failures[0])
+    assert deploy(tmp_path, path).requirements.image_bytes == {}
+
+
+def today() -> dt.date:
+    return dt.datetime.now(dt.UTC).date()
+
+
+@pytest.mark.usefixtures("own")
+def test_a_digest_that_is_gone_is_answered_with_the_recipe_s_choices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def resolve(_: object, image: Image) -> LockedImage:
+        if image.digest:
+            raise registry.GoneError("it is gone")
+        return LockedImage(digest=OTHER_DIGEST, resolved=today())
+
+    monkeypatch.setattr(registry.Registry, "resolve", resolve)
+    path = tmp_path / "roost.lock.yml"
+    job = locking.plan(["mine"], hub=NOBODY, lock_file=path)
+    first = str(locking.run(job, write=True).failures[1])
+    assert "it is gone" in first
+    assert "org/engine:v0.26: untested. A release." in first
+    assert "org/other:muse: unsupported. No kernels." in first
+    # Once the release is locked, its digest is there to paste.
+    second = str(locking.run(job, write=True).failures[1])
+    assert f'roost_settings: {{image: "org/engine@{OTHER_DIGEST}"' in second
+    assert f'image: "org/engine@{OTHER_DIGEST}"' in deploy(tmp_path, path).other_images
+
+
+def test_a_tag_is_deployed_only_by_a_user_who_says_so(own: Path, tmp_path: Path) -> None:
+    write(own, image={"repository": "org/engine", "tag": "nightly", "engine_version": "0.26"})
+    path = tmp_path / "roost.lock.yml"
+    with pytest.raises(RefusedError, match=r"not pinned: image org/engine:nightly") as caught:
+        deploy(tmp_path, path)
+    assert "roost lock -i INVENTORY" in caught.value.fix
+    permitted = deploy(tmp_path, path, allow_unlocked=True)
+    assert permitted.spec.image == "org/engine:nightly"
+    assert permitted.image_digest is None
+
+
+def test_weights_need_a_commit_whatever_is_allowed(own: Path, tmp_path: Path) -> None:
+    write(own, model={"repo": "org/model", "revision": {"branch": "main"}})
+    with pytest.raises(RefusedError, match="not pinned: revision org/model@main") as caught:
+        deploy(tmp_path, tmp_path / "roost.lock.yml", allow_unlocked=True)
+    assert "weights are kept on a host by their commit" in caught.value.why
+    assert "roost lock -i INVENTORY" in caught.value.fix
+
+
+def test_a_built_image_is_refused_with_how_to_build_it(own: Path, tmp_path: Path) -> None:
+    write(own, image=BUILT)
+    path = tmp_path / "roost.lock.yml"
+    with pytest.raises(RefusedError) as caught:
+        deploy(tmp_path, path)
+    assert "no registry has the image" in caught.value.why
+    assert f"docker build --tag org/built:{COMMIT[:12]}" in caught.value.fix
+    assert "--set image=org/built@sha256:…" in caught.value.fix
+    assert "roost lock -i" not in caught.value.fix
+    permitted = deploy(tmp_path, path, allow_unlocked=True, registry_mirror="10.0.0.1:5000")
+    assert permitted.spec.image == f"org/built:{COMMIT[:12]}"
+    assert permitted.spec.lockable == []
+    pushed = deploy(tmp_path, path, settings={"image": f"me/built@{OTHER_DIGEST}"})
+    assert pushed.spec.image == f"me/built@{OTHER_DIGEST}"
+
+
+def test_the_repository_s_lock_pins_the_author_s_digests() -> None:
+    shipped = lock.read(Path(__file__).parents[2] / "roost.lock.yml")
+    recipe = catalog.builtin().recipe(ORNITH)
+    for hardware, digest in AUTHOR_DIGEST.items():
+        assert locked_image(shipped, recipe, hardware) == digest
+
+
+def locked_image(shipped: Lock, recipe: Recipe, hardware: str) -> str | None:
+    image = recipe.hardware[hardware].image
+    entry = shipped.image(image) if image else None
+    return entry.digest if entry else None
+
+
+@pytest.mark.usefixtures("own")
+def test_a_lock_file_that_is_none_is_one_message(tmp_path: Path) -> None:
+    path = tmp_path / "roost.lock.yml"
+    path.write_text("version: 99\n")
+    with pytest.raises(RoostError, match="version 99 of the lock is not known here"):
+        locking.run(locking.plan(["mine"], lock_file=path), write=True)

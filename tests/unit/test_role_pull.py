@@ -1,0 +1,77 @@
+"""The role's own tasks after a pull that ended, run by Ansible on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.deployments import deployment
+
+ROOT = Path(__file__).parents[2]
+JOB = "1234.5678"
+
+
+def play(folder: Path, result: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    """Run ``image.yml`` after a background job that left this result."""
+    jobs = folder / "jobs"
+    jobs.mkdir()
+    (jobs / JOB).write_text(json.dumps(result))
+    wanted = deployment(folder).model_dump(mode="json")
+    wanted["other_images"] = "take another"
+    variables = {
+        "llm_server_deployment": wanted,
+        "__llm_server_pull": {"ansible_job_id": JOB, "results_file": str(jobs / JOB)},
+    }
+    (folder / "vars.json").write_text(json.dumps(variables))
+    (folder / "play.yml").write_text(
+        "- hosts: localhost\n"
+        "  gather_facts: false\n"
+        "  tasks:\n"
+        "    - ansible.builtin.import_role: {name: llm_server, tasks_from: image.yml}\n"
+    )
+    return subprocess.run(
+        [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            *("-i", "localhost,", "-c", "local", str(folder / "play.yml")),
+            *("-e", f"@{folder / 'vars.json'}"),
+            *("-e", f"ansible_python_interpreter={sys.executable}"),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_ASYNC_DIR": str(jobs),
+            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
+            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins" / "filter"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("manifest for x@sha256:1 not found: manifest unknown", "take another"),
+        ("toomanyrequests: You have reached your pull rate limit", "log in on the host"),
+    ],
+)
+def test_a_failed_pull_is_one_message_with_its_cause(tmp_path: Path, said: str, fix: str) -> None:
+    done = play(tmp_path, {"failed": True, "msg": f"Error pulling image: {said}", "finished": 1})
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout.count("fatal:") == 1
+    text = " ".join(done.stdout.split())
+    assert said in text
+    assert fix in text
+
+
+def test_a_pull_that_came_is_forgotten(tmp_path: Path) -> None:
+    done = play(tmp_path, {"changed": True, "image": {"Id": "x"}, "finished": 1})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list((tmp_path / "jobs").iterdir()) == []
