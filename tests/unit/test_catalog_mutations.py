@@ -168,7 +168,8 @@ def test_a_broken_text_is_refused_in_words(small: Path, original: Path) -> None:
     for broken in (
         text.encode()[:middle] + b"\xff\xfe" + text.encode()[middle:],
         text[:middle] + "\x00" + text[middle:],
-        text[:middle] + "\n\t: [" + text[middle:],
+        # At the end: in the middle it may fall into a folded text, where it is words.
+        text + "\n\t: [",
         text + first,
         "a: &a [*a]\n" + text,
         text + "deep: " + "[" * 2000,

@@ -22,6 +22,7 @@ _WORDS = st.from_regex(r"[A-Za-z0-9_.\-]{1,12}", fullmatch=True).filter(
 )
 _BY_NAME: dict[str, st.SearchStrategy[Any]] = {
     "gpu_memory_utilization": st.floats(0.01, 1.0),
+    "dtype": st.sampled_from(["auto", "float32", "float16", "bfloat16"]),
     "mamba_cache_dtype": st.sampled_from(["auto", "float32", "float16", "bfloat16"]),
 }
 
