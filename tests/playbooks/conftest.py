@@ -6,6 +6,8 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from tests.unit.plan_checkpoints import write_checkpoint
+from tests.unit.plan_configs import dflash, qwen35_35b
 from tests.unit.source_000 import DRAFTER
 from tests.unit.source_000 import MODEL as TARGET
 
@@ -18,11 +20,12 @@ from roost.lab.lab import Lab
 def publish_standins(lab: Lab, folder: Path) -> dict[str, str]:
     """Publish the stand-ins; their commits by repository."""
     commits = {}
-    for repo in (TARGET, DRAFTER):
-        source = folder / repo
-        source.mkdir(parents=True)
-        (source / "README.md").write_text(f"A stand-in for {repo}: no weights.\n")
-        (source / "model.safetensors").write_bytes(b"stand-in")
+    # What a plan reads of them is real: the config, and a header that a file of weights may have.
+    for repo, config in ((TARGET, qwen35_35b()), (DRAFTER, dflash(8, 4096))):
+        source = write_checkpoint(
+            folder / repo, config, {"norm.weight": ("BF16", [8])}, shards=1, index=False
+        )
+        (source / "README.md").write_text(f"A stand-in for {repo}: one tensor of a few bytes.\n")
         commits[repo] = hubstore.publish(paths.hub_store(lab.cache), repo, "main", source)
     return commits
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roost.errors import RoostError
 from roost.launch import Weights
 from roost.pins import Repository, Revision
 from roost.plan.architecture import Architecture, Dtype
@@ -42,6 +43,14 @@ def from_directory(weights: Weights, root: Path) -> Checkpoint | None:
     return checkpoint.read_directory(place) if place.is_dir() else None
 
 
+def _widths(found: Checkpoint) -> Widths | None:
+    """Only the budget's estimates want them, and it says what it assumes without."""
+    try:
+        return Widths.from_config(found.config, found.where)
+    except RoostError:
+        return None
+
+
 def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | None = None) -> Side:
     """A side as it was read, with what the catalogue got wrong about it.
 
@@ -71,7 +80,7 @@ def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | No
         architecture=None
         if drafter
         else Architecture.from_config(found.config, found.where, dtype=dtype),
-        widths=None if drafter else Widths.from_config(found.config, found.where),
+        widths=None if drafter else _widths(found),
         drafter=found.drafter() if drafter else None,
         contents=found.contents,
         loaded_bytes=None,
