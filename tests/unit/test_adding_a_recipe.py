@@ -97,6 +97,9 @@ def test_the_recipe_is_listed_shown_and_complete(followed: tuple[Path, dict[str,
     assert '"num_speculative_tokens":4' in docker
     plain = printed[f"roost --catalog own show {RECIPE} --on gb10 --speculation none --format argv"]
     assert "--speculative-config" not in plain
+    plan = printed[f"roost --catalog own plan {RECIPE} --on gb10"]
+    assert "KV pool:" in plan
+    assert "untested" not in plan
     details = json.loads(printed[f"roost --catalog own recipes {RECIPE} --json"])
     assert details["hardware"]["gb10"] == "verified"
     assert len(details["details"]["figures"][0]["rows"]) == 2

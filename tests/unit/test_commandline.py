@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,20 +21,18 @@ PLACE = engines.Place("/model", None, "served")
 _WORDS = st.from_regex(r"[A-Za-z0-9_.\-]{1,12}", fullmatch=True).filter(
     lambda text: not text.startswith("-")
 )
-_BY_NAME: dict[str, st.SearchStrategy[Any]] = {
-    "gpu_memory_utilization": st.floats(0.01, 1.0),
-    "dtype": st.sampled_from(["auto", "float32", "float16", "bfloat16"]),
-    "mamba_cache_dtype": st.sampled_from(["auto", "float32", "float16", "bfloat16"]),
-}
 
 
 def _said(name: str) -> st.SearchStrategy[Any]:
-    if name in _BY_NAME:
-        return _BY_NAME[name]
     if VLLM.flags[name].kind != "value":
         # A switch that is off is not written, and cannot be told from one that nobody mentioned.
         return st.just(True) if VLLM.flags[name].kind == "switch" else st.booleans()
-    return st.integers(1, 10**12) if "int" in str(Settings.model_fields[name]) else _WORDS
+    annotation = str(Settings.model_fields[name].annotation)
+    if literals := re.findall(r"'(\w+)'", annotation):
+        return st.sampled_from(literals)
+    if "float" in annotation:
+        return st.floats(0.01, 1.0)
+    return st.integers(1, 10**12) if "int" in annotation else _WORDS
 
 
 @given(st.fixed_dictionaries({}, optional={name: _said(name) for name in VLLM.flags}))
