@@ -119,10 +119,10 @@ def mended_json(given: str) -> str:
         for read in (json.loads, ast.literal_eval):
             try:
                 value = read(text)
-            except (ValueError, SyntaxError, MemoryError, RecursionError):
+                if isinstance(value, dict):
+                    return json.dumps(value, separators=(",", ":"))
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 continue
-            if isinstance(value, dict):
-                return json.dumps(value, separators=(",", ":"))
     return ""
 
 

@@ -98,7 +98,7 @@ def unknown(line: int, said: str, engine: str | None, *, fatal: bool) -> Diagnos
         fatal: Whether anything died of it.
     """
     tracker = _TRACKER.get(engine or "")
-    report = f"the engine's issues, {tracker}" if tracker else "whoever made what printed it"
+    issues = f"the engine's issues, {tracker}" if tracker else "the issues of whatever printed it"
     return Diagnosis(
         id="unknown",
         title="a failure that roost does not know" if fatal else "an error that was not fatal",
@@ -107,7 +107,7 @@ def unknown(line: int, said: str, engine: str | None, *, fatal: bool) -> Diagnos
         line=line,
         why="no fingerprint matches; this line is the most likely root, as the first exception or "
         "error that nothing before it explains",
-        fix=f"look for this line in {report}. If nobody has reported it, send the log from its "
+        fix=f"look for this line in {issues}. If nobody has reported it, send the log from its "
         "beginning (the failure's root stands first, its last lines only repeat it), the "
         "engine's version, the command (roost show RECIPE --on HARDWARE) and the host's facts "
         "(roost probe HOST); take keys and tokens out first",

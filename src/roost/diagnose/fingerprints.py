@@ -32,6 +32,7 @@ _QUOTE = r"""[\\'"`]{0,3}"""
 _RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
+@cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A pattern of a fingerprint, for text without white space."""
     return re.compile(pattern.replace("~", _QUOTE), re.VERBOSE | re.IGNORECASE)

@@ -97,6 +97,11 @@ class _Start:
         kept = [found for found in self.found.values() if found.item.id not in self.withdrawn]
         return sorted(kept, key=lambda found: found.line)
 
+    def speaker(self) -> str | None:
+        """The engine whose log it is, as far as it shows."""
+        spoken = (found.item.engine for found in self.kept() if found.item.engine)
+        return self.engine or next(spoken, None)
+
     def errors(self, role: str) -> list[Found]:
         """Errors of a role, in the order of the log."""
         kept = self.kept()
@@ -107,7 +112,7 @@ class _Log:
     def __init__(
         self, engine: str | None, version: str | None, settings: Mapping[str, Any]
     ) -> None:
-        self._engine, self._version, self._settings = engine, version, settings
+        self._version, self._settings = version, settings
         self._start = _Start(engine=engine, version=version)
         self._previous = self._start
         self.scanner = Scanner()
@@ -175,10 +180,15 @@ class _Log:
         start = self._start
         if item.id in start.withdrawn or not item.versions.hold(start.version):
             return False
-        passage = self.scanner.passage(at, said.lines)
-        match = said.regex.search(passage.squeezed)
-        if not match:
+        for passage in self.scanner.passages(at, said.lines):
+            if match := said.regex.search(passage.squeezed):
+                break
+        else:
             return False
+        first, last = passage.span(*match.span())
+        # A wrapped line may have been taken for a failure before the rest of it was seen.
+        if start.failure and first <= start.failure.number <= last:
+            start.failure = None
         place = passage.lines[passage.line_at(match.start())]
         start.tracebacks.discard(place.owner)
         # What dies while it is being stopped was meant to.
@@ -195,10 +205,10 @@ class _Log:
         return _TRACEBACK not in place.text
 
     def _on_unless(self, item: Fingerprint, said: Text, at: int) -> bool:
-        if item.id not in self._start.withdrawn:
-            passage = self.scanner.passage(at, said.lines)
-            if said.regex.search(passage.squeezed):
-                self._start.withdrawn.add(item.id)
+        if item.id not in self._start.withdrawn and any(
+            said.regex.search(passage.squeezed) for passage in self.scanner.passages(at, said.lines)
+        ):
+            self._start.withdrawn.add(item.id)
         return False
 
     def _on_failure(self, at: int) -> bool:
@@ -210,16 +220,16 @@ class _Log:
             start.tracebacks.add(line.owner)
             start.failure = start.failure or line
             return False
-        if line.owner in start.tracebacks and _EXCEPTION.match(line.text):
+        if line.owner in start.tracebacks and _EXCEPTION.match(line.text.lstrip()):
             start.exception = self._whole(at)
-        elif line.level in ("ERROR", "CRITICAL") or _FAILURE.match(line.text):
+        elif line.level in ("ERROR", "CRITICAL") or _FAILURE.match(line.text.lstrip()):
             start.failure = start.failure or self._whole(at)
         return True
 
     def _whole(self, at: int) -> Line:
         """A line with the next few, as far as they go on with its message."""
         line = self.scanner.line(at)
-        passage = self.scanner.passage(at, 4)
+        passage = next(self.scanner.passages(at, 4))
         said = line.text
         for other in passage.lines[passage.lines.index(line) + 1 :]:
             if _NEXT.match(other.text) or other.level != line.level:
@@ -247,7 +257,7 @@ class _Log:
             answer = [self._explain(found, start) for found in causes]
         elif root and (not consequences or root.number < consequences[0].line):
             fatal = bool(consequences or wrappers) or not start.serving
-            answer = [findings.unknown(root.number, root.text, start.engine, fatal=fatal)]
+            answer = [findings.unknown(root.number, root.text, start.speaker(), fatal=fatal)]
         elif consequences:
             answer = [self._explain(consequences[0], start)]
         elif wrappers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from itertools import accumulate
 from typing import TypeAlias
@@ -80,23 +80,32 @@ class Scanner:
             self._cleaned[at] = text.clean(self._lines[at], self._numbers[at])
         return self._cleaned[at]
 
-    def passage(self, at: int, lines: int) -> Passage:
-        """The line at a place, up to ``lines`` - 1 more of the same process and a few before."""
-        rows, owner = [], ""
-        for index in range(max(0, at - _BEHIND), at + 1):
-            # A line that does not say whose it is goes on with the one above.
-            owner = self.line(index).owner or owner
-            rows.append((owner, self.line(index)))
-        own, centre = rows.pop()
-        mine = [line for who, line in rows if who == own or not (line.owner or centre.owner)]
-        mine = [*mine[-_BEFORE:], centre]
-        end = len(mine) - 1 + lines
-        for index in range(at + 1, min(at + _AHEAD, len(self._lines))):
-            if len(mine) == end:
-                break
-            owner = self.line(index).owner or owner
-            if owner == own or not (self.line(index).owner or centre.owner):
-                mine.append(self.line(index))
+    def passages(self, at: int, lines: int) -> Iterator[Passage]:
+        """The line at a place, up to ``lines`` - 1 more of the same process and a few before.
+
+        A line that does not say whose it is goes on with the one above, or was written by a process
+        that never says so: then there are two ways to read it.
+        """
+        own = self.line(at).owner
+        above = range(at, max(-1, at - _BEHIND), -1)
+        inherited = next((self.line(index).owner for index in above if self.line(index).owner), "")
+        for owner in dict.fromkeys((inherited, own)):
+            yield self._passage(at, lines, owner)
+
+    def _passage(self, at: int, lines: int, owner: str) -> Passage:
+        mine: list[Line] = []
+        end = None
+        whose = ""
+        for index in range(max(0, at - _BEHIND), min(at + _AHEAD, len(self._lines))):
+            line = self.line(index)
+            whose = line.owner or (whose if owner else "")
+            if index == at:
+                mine, whose = mine[-_BEFORE:], owner
+                end = len(mine) + lines
+            if whose == owner and line.text.strip():
+                mine.append(line)
+                if len(mine) == end:
+                    break
         return Passage(mine)
 
     def _look(self, end: int) -> None:

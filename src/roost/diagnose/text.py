@@ -25,7 +25,7 @@ LONGEST = 1 << 14
 _COLOUR = re.compile(
     r"(?:\x1b|\\x1b|\\033|#033|\^\[)\[[0-9;?]*[A-Za-z]|\[(?:\d{1,3};)*\d{1,3}m|\x1b\][^\x07]*\x07"
 )
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f\ufffd]")
 # Docker's json-file, Ansible's results: text inside a JSON string.
 _JSON = re.compile(r'(?<!\\)":\s*"')
 _ESCAPES = re.compile(r'\\(u[0-9a-fA-F]{4}|[nrt"/\\])')
@@ -34,19 +34,21 @@ _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": 
 
 # One space at most after each, so that a traceback keeps its indentation.
 _PREFIX = re.compile(
-    r"""
-      \{"log":"                                                    # docker's json-file
+    r"""\ * (?:
+      (?:>\ )+                                                       # quoted in a mail
+    | \{"log":"                                                      # docker's json-file
     | \d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?[ ]
       (?:-\ |\S+\ [\w./@-]+\[\d+\]:\ )?
-    | [A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ \S+\ [\w./@-]+(?:\[\d+\])?:\    # syslog, journald
-    | (?P<stream>[\w.-]+)\ *\|\                                    # docker compose
-    | \[(?P<pod>pod/[^\]\s]+)\]\                                   # kubectl
-    | \[\ *\d+\.\d{3,}\]\                                          # kernel
-    | \((?P<process>[\w.-]+(?:\ rank=\d+)?\ pid=\d+)(?:,\ ip=[\d.]+)?\)\    # vLLM, Ray
-    | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d(?P<rank>(?:\ [A-Z]{2}\d+)*)\]\      # SGLang
-    | \[rank\d+\]:\ ?                                              # torch
+    | [A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d\ \S+\ [\w./@-]+(?:\[\d+\])?:[ ]  # syslog, journald
+    | (?P<stream>[\w.-]+)\ *\|[ ]                                    # docker compose
+    | \[(?P<pod>pod/[^\]\s]+)\][ ]                                   # kubectl
+    | \[\ *\d+\.\d{3,}\][ ]                                          # kernel
+    | \((?P<process>[\w.-]+(?:\ rank=\d+)?\ pid=\d+)(?:,\ ip=[\d.]+)?\)[ ]    # vLLM, Ray
+    | \[\d{4}-\d\d-\d\d\ \d\d:\d\d:\d\d(?P<rank>(?:\ [A-Z]{2}\d+)*)\][ ]      # SGLang
+    | \[rank\d+\]:\ ?                                                # torch
     | (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)\ \d\d-\d\d\ \d\d:\d\d:\d\d(?:\.\d+)?
-      \ \[?[\w./-]+:\d+\]\ ?                                       # vLLM
+      \ \[?[\w./-]+:\d+\]\ ?                                         # vLLM
+    )
     """,
     re.VERBOSE,
 )
@@ -86,7 +88,8 @@ def _unescape(match: re.Match[str]) -> str:
 
 def clean(raw: bytes, number: int) -> Line:
     """What a raw line says."""
-    text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    # Without its zero bytes, UTF-16 of a Windows terminal reads as ASCII.
+    text = raw.replace(b"\0", b"").decode("utf-8", "replace").rstrip("\r\n")
     if "\\" in text and _JSON.search(text):
         text = _ESCAPES.sub(_unescape, _JSON_TAIL.sub("", text))
     if "[" in text:
@@ -133,6 +136,13 @@ class Passage:
         nth = place - (self._ends[index] - len(self._pieces[index]))
         visible = (at for at, char in enumerate(self.lines[index].text) if not char.isspace())
         return index, next(islice(visible, nth, None))
+
+    def span(self, start: int, end: int) -> tuple[int, int]:
+        """Numbers of the first and last line of the message that holds a part of the text."""
+        first = self.line_at(start)
+        while first and not (self.lines[first].owner or self.lines[first].level):
+            first -= 1
+        return self.lines[first].number, self.lines[self.line_at(end - 1)].number
 
     def slice(self, start: int, end: int) -> str:
         """The original text of a part of :attr:`squeezed`, on one line."""
