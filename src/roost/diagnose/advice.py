@@ -68,6 +68,7 @@ def environment() -> jinja2.Environment:
         "closest_flag": lambda given: closest(given, list(_flags())),
         "setting_of": lambda flag: _flags()[flag],
         "mended_json": mended_json,
+        "plus": lambda value, more: value + Decimal(more),
         "commas": lambda value: f"{int(value):,}",
     }
     return made

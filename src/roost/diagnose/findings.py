@@ -52,6 +52,7 @@ class Found:
 
     item: Fingerprint
     line: int
+    stream: str
     evidence: str
     values: dict[str, advice.Value]
 

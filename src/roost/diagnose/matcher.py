@@ -159,21 +159,28 @@ class _Log:
             return False
         self._previous = self._start
         engine = "vllm" if match["vllm"] else "sglang"
-        arguments = _arguments(line.text[match.end() :], engine)
+        arguments = _arguments(self._unwrapped(at)[match.end() :], engine)
         self._start = _Start(line.number, line.stream, engine, self._version, arguments)
         self.scanner.unsettle()
         return False
 
-    def _on_serving(self, _: int) -> bool:
-        self._start.serving = True
+    def _on_serving(self, at: int) -> bool:
+        start, stream = self._start, self.scanner.line(at).stream
+        if stream != start.stream and start.line:
+            return False
+        start.serving = True
         # Whatever was logged before did not keep the server from coming up.
-        self._start.failure = self._start.exception = None
-        self._start.tracebacks.clear()
+        start.failure = start.exception = None
+        start.tracebacks.clear()
+        for found in list(start.found.values()):
+            if found.item.severity == "error" and found.stream == stream:
+                del start.found[found.item.id]
         self.scanner.unsettle()
         return False
 
-    def _on_stopping(self, _: int) -> bool:
-        self._start.stopping = True
+    def _on_stopping(self, at: int) -> bool:
+        if not self._start.line or self.scanner.line(at).stream == self._start.stream:
+            self._start.stopping = True
         return False
 
     def _on_match(self, item: Fingerprint, said: Text, at: int) -> bool:
@@ -190,7 +197,7 @@ class _Log:
         if start.failure and first <= start.failure.number <= last:
             start.failure = None
         place = passage.lines[passage.line_at(match.start())]
-        start.tracebacks.discard(place.owner)
+        start.tracebacks.difference_update(self.scanner.owners(at))
         # What dies while it is being stopped was meant to.
         if item.id not in start.found and (item.severity == "info" or not start.stopping):
             values = {
@@ -199,7 +206,7 @@ class _Log:
                 if name in match.re.groupindex and match[name]
             }
             start.found[item.id] = Found(
-                item, place.number, passage.evidence(*match.span()), values
+                item, place.number, place.stream, passage.evidence(*match.span()), values
             )
         # A line may say that something failed and begin the traceback that tells what.
         return _TRACEBACK not in place.text
@@ -220,18 +227,28 @@ class _Log:
             start.tracebacks.add(line.owner)
             start.failure = start.failure or line
             return False
-        if line.owner in start.tracebacks and _EXCEPTION.match(line.text.lstrip()):
+        ends = _EXCEPTION.match(line.text.lstrip())
+        if ends and not start.tracebacks.isdisjoint(self.scanner.owners(at)):
             start.exception = self._whole(at)
-        elif line.level in ("ERROR", "CRITICAL") or _FAILURE.match(line.text.lstrip()):
+        elif _tells_of_failure(line):
             start.failure = start.failure or self._whole(at)
         return True
+
+    def _unwrapped(self, at: int) -> str:
+        """A line with those that a terminal made of it, white space aside."""
+        line = self.scanner.line(at)
+        said = line.text
+        for other in next(self.scanner.passages(at, 40)).after(line):
+            if other.owner or other.level:
+                break
+            said += other.text
+        return said
 
     def _whole(self, at: int) -> Line:
         """A line with the next few, as far as they go on with its message."""
         line = self.scanner.line(at)
-        passage = next(self.scanner.passages(at, 4))
         said = line.text
-        for other in passage.lines[passage.lines.index(line) + 1 :]:
+        for other in next(self.scanner.passages(at, 4)).after(line):
             if _NEXT.match(other.text) or other.level != line.level:
                 break
             said += " " + other.text
@@ -271,6 +288,13 @@ class _Log:
 
     def _explain(self, found: Found, start: _Start) -> Diagnosis:
         return findings.explain(found, {**self._settings, **start.settings}, start.version)
+
+
+def _tells_of_failure(line: Line) -> bool:
+    if line.level:
+        return line.level in ("ERROR", "CRITICAL")
+    said = line.text.lstrip()
+    return bool(_EXCEPTION.match(said) or _FAILURE.match(said))
 
 
 def _earlier(item: Diagnosis) -> Diagnosis:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache
 from itertools import accumulate
 from typing import TypeAlias
 
@@ -33,12 +33,17 @@ _WHITE = bytes([*range(33), 127])
 _ESCAPE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+@cache
+def words_of(listened: tuple[bytes, ...]) -> Words:
+    """The same words are listened for in every log, so their tables are made once."""
+    return Words(listened)
+
+
 class Scanner:
     """A log that goes by, a few hundred kilobytes at a time."""
 
     def __init__(self) -> None:
-        self._words: list[bytes] = []
-        self._handlers: list[list[tuple[Handler, bool]]] = []
+        self._handlers: dict[bytes, list[tuple[Handler, bool]]] = {}
         self._lines: list[bytes] = []
         self._numbers: list[int] = []
         self._next = 0
@@ -54,10 +59,7 @@ class Scanner:
         shape are left alone until :meth:`unsettle`.
         """
         squeezed = "".join(words.lower().split()).encode()
-        if squeezed not in self._words:
-            self._words.append(squeezed)
-            self._handlers.append([])
-        self._handlers[self._words.index(squeezed)].append((handler, last))
+        self._handlers.setdefault(squeezed, []).append((handler, last))
 
     def unsettle(self) -> None:
         """Give every shape attention again."""
@@ -80,16 +82,21 @@ class Scanner:
             self._cleaned[at] = text.clean(self._lines[at], self._numbers[at])
         return self._cleaned[at]
 
-    def passages(self, at: int, lines: int) -> Iterator[Passage]:
-        """The line at a place, up to ``lines`` - 1 more of the same process and a few before.
+    def owners(self, at: int) -> tuple[str, ...]:
+        """Who may have written the line at a place.
 
         A line that does not say whose it is goes on with the one above, or was written by a process
-        that never says so: then there are two ways to read it.
+        that never says so.
         """
         own = self.line(at).owner
         above = range(at, max(-1, at - _BEHIND), -1)
         inherited = next((self.line(index).owner for index in above if self.line(index).owner), "")
-        for owner in dict.fromkeys((inherited, own)):
+        return tuple(dict.fromkeys((inherited, own)))
+
+    def passages(self, at: int, lines: int) -> Iterator[Passage]:
+        """The line at a place, up to ``lines`` - 1 more of its owner and a few before, as long as
+        there is another owner it may have."""
+        for owner in self.owners(at):
             yield self._passage(at, lines, owner)
 
     def _passage(self, at: int, lines: int, owner: str) -> Passage:
@@ -114,9 +121,11 @@ class Scanner:
         shapes = [hash(line.translate(None, _VARYING)) for line in self._lines[self._next : end]]
         novel = [index for index, shape in enumerate(shapes) if shape not in self._shapes]
         if novel:
-            heard = self._search([self._next + index for index in novel])
-            for index in novel:
-                self._shapes[shapes[index]] = tuple(sorted(heard.get(self._next + index, ())))
+            self._shapes.update((shapes[index], ()) for index in novel)
+            for at, heard in self._search([self._next + index for index in novel]).items():
+                if self._next <= at < end:
+                    shape = shapes[at - self._next]
+                    self._shapes[shape] = tuple(sorted(heard.union(self._shapes[shape])))
         for index, shape in enumerate(shapes):
             if (words := self._shapes[shape]) and shape not in self._settled:
                 self._call(words, self._next + index, shape)
@@ -130,28 +139,25 @@ class Scanner:
 
     def _search(self, novel: list[int]) -> dict[int, set[int]]:
         """Which words stand in which lines, both by index. A terminal may have broken the words."""
-        near = {at + step for at in novel for step in range(3)}
-        picked = sorted(at for at in near if at < len(self._lines))
+        near = {at + step for at in novel for step in (-1, 0, 1, 2)}
+        picked = sorted(at for at in near if 0 <= at < len(self._lines))
         raw = b"\n".join([self._lines[at] for at in picked]).lower()
         if b"\x1b" in raw:
             raw = _ESCAPE.sub(b"", raw)
         heard: dict[int, set[int]] = {}
         ends: list[int] = []
-        for at, word in self._searcher.search(raw.translate(None, _WHITE)):
+        for at, word in words_of(tuple(self._handlers)).search(raw.translate(None, _WHITE)):
             if not ends:
                 pieces = raw.split(b"\n")
                 ends = list(accumulate(len(piece.translate(None, _WHITE)) for piece in pieces))
             heard.setdefault(picked[bisect_right(ends, at)], set()).add(word)
         return heard
 
-    @cached_property
-    def _searcher(self) -> Words:
-        return Words(self._words)
-
     def _call(self, words: tuple[int, ...], at: int, shape: int) -> None:
         accounted = False
+        handlers = list(self._handlers.values())
         for word in words:
-            for handler, last in self._handlers[word]:
+            for handler, last in handlers[word]:
                 if not (last and accounted):
                     accounted |= handler(at)
         if accounted:

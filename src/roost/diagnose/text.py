@@ -17,7 +17,7 @@ from typing import IO, TypeAlias
 Source: TypeAlias = IO[bytes] | IO[str] | Iterable[bytes] | Iterable[str]
 
 #: Bytes read at a time.
-CHUNK = 1 << 20
+CHUNK = 1 << 19
 #: Longer lines are cut into pieces: nothing worth a word is longer, and memory stays bounded.
 LONGEST = 1 << 14
 
@@ -26,9 +26,12 @@ _COLOUR = re.compile(
     r"(?:\x1b|\\x1b|\\033|#033|\^\[)\[[0-9;?]*[A-Za-z]|\[(?:\d{1,3};)*\d{1,3}m|\x1b\][^\x07]*\x07"
 )
 _CONTROL = re.compile(r"[\x01-\x08\x0b-\x1f\x7f\ufffd]")
-# Docker's json-file, Ansible's results: text inside a JSON string.
-_JSON = re.compile(r'(?<!\\)":\s*"')
+# Docker's json-file, Ansible's results: text inside a string of a JSON object.
+_JSON = re.compile(r'\{"|.{0,200}=> \{|\s+"\w+": "')
 _ESCAPES = re.compile(r'\\(u[0-9a-fA-F]{4}|[nrt"/\\])')
+_LINE_END = re.compile(rb"(?:\\r)?\\n")
+# One string of a list, as Ansible prints it.
+_ITEM = re.compile(r'\s*"(.*)",?')
 _PLAIN = {"n": "\n", "r": " ", "t": " "}
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 
@@ -52,7 +55,7 @@ _PREFIX = re.compile(
     """,
     re.VERBOSE,
 )
-_JSON_TAIL = re.compile(r'\\?n?"(?:,"\w+":"[^"]*")*\}?\s*$')
+_JSON_TAIL = re.compile(r'(?:\\n)?"(?:,"\w+":"[^"]*")*\}?\s*$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ def clean(raw: bytes, number: int) -> Line:
     """What a raw line says."""
     # Without its zero bytes, UTF-16 of a Windows terminal reads as ASCII.
     text = raw.replace(b"\0", b"").decode("utf-8", "replace").rstrip("\r\n")
-    if "\\" in text and _JSON.search(text):
+    if text.endswith(('"', '",')) and (item := _ITEM.fullmatch(text)):
+        text = _ESCAPES.sub(_unescape, item[1])
+    elif '":' in text and _JSON.match(text):
         text = _ESCAPES.sub(_unescape, _JSON_TAIL.sub("", text))
     if "[" in text:
         text = _COLOUR.sub("", text)
@@ -137,6 +142,10 @@ class Passage:
         visible = (at for at, char in enumerate(self.lines[index].text) if not char.isspace())
         return index, next(islice(visible, nth, None))
 
+    def after(self, line: Line) -> Sequence[Line]:
+        """The lines that follow one of them."""
+        return self.lines[self.lines.index(line) + 1 :]
+
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Numbers of the first and last line of the message that holds a part of the text."""
         first = self.line_at(start)
@@ -179,7 +188,7 @@ class Passage:
         return full and not (after.process or after.stream or after.level)
 
 
-_KEY = r"[\w\-]*(?:api[_\-]?keys?|token|secret|password|passwd)"
+_KEY = r"[\w\-]{0,40}(?:api[_\-]?keys?|token|secret|password|passwd)"
 _SECRETS = [
     (re.compile(r"\b(?:hf_|sk-|nvapi-|gh[pousr]_|glpat-)[A-Za-z0-9_\-]{6,}"), "<redacted>"),
     (re.compile(r"(?i)\b(bearer)\s+(?=\S*\d|\S{20})[^\s'\",]{6,}"), r"\1 <redacted>"),
@@ -201,14 +210,15 @@ def blocks(source: Source | str | bytes) -> Iterator[tuple[list[bytes], list[int
     """Read a log by blocks of whole lines, in bounded memory.
 
     Yields:
-        Lines without their ends, and the number of each. A line beyond :data:`LONGEST` comes in
-        pieces that share its number, cut where it holds escaped line ends.
+        Lines without their ends, and the number of each. A line that holds escaped line ends, or is
+        longer than :data:`LONGEST`, comes in pieces that share its number.
     """
     rest, number = b"", 1
     for chunk in chain(_chunks(source), [None]):
         if chunk is None and not rest:
             break
-        lines = (rest + (chunk or b"")).split(b"\n")
+        data = rest + (chunk or b"")
+        lines = data.split(b"\n")
         # Only an unfinished line of bounded length waits for its end.
         whole = chunk is None or len(lines[-1]) > LONGEST
         rest = b"" if whole else lines.pop()
@@ -216,7 +226,7 @@ def blocks(source: Source | str | bytes) -> Iterator[tuple[list[bytes], list[int
             continue
         numbers = list(range(number, number + len(lines)))
         number += len(lines) - (whole and chunk is not None)
-        if max(map(len, lines)) > LONGEST:
+        if b"\\n" in data or max(map(len, lines)) > LONGEST:
             lines, numbers = _cut(lines, numbers)
         yield lines, numbers
 
@@ -246,8 +256,9 @@ def _cut(lines: list[bytes], numbers: list[int]) -> tuple[list[bytes], list[int]
     short: list[bytes] = []
     of: list[int] = []
     for line, number in zip(lines, numbers, strict=True):
-        parts = [line] if len(line) <= LONGEST else line.split(b"\\n")
-        for part in parts:
+        # Ansible prints a program's whole output as one string; Docker escapes each line's own end.
+        inside = b"\\n" in line and not line.startswith(b'{"log":')
+        for part in _LINE_END.split(line) if inside else [line]:
             for at in range(0, len(part) or 1, LONGEST):
                 short.append(part[at : at + LONGEST])
                 of.append(number)
