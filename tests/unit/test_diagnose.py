@@ -104,6 +104,7 @@ CASES = [
     ),
     Case("pull-rate-limit", "TOOMANYREQUESTS: You have reached your pull rate limit."),
     Case("pull-rate-limit", "You have reached your pull rate limit."),
+    Case("pull-rate-limit", "ratelimit-limit: 100;w=21600\nratelimit-remaining: 0;w=21600"),
     Case("image-not-found", "manifest for vllm/vllm-openai:no not found: manifest unknown"),
     Case(
         "docker-permission",
@@ -140,6 +141,10 @@ CASES = [
     Case(
         "not-safetensors",
         "safetensors_rust.SafetensorError: Error while deserializing header: header too large",
+    ),
+    Case(
+        "not-safetensors",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 4976698672",
     ),
     Case("empty-weight-file", "Error while deserializing header: header too small"),
     Case(

@@ -211,6 +211,13 @@ def test_a_crash_loop_is_read_by_its_last_starts(monkeypatch: pytest.MonkeyPatch
     assert looked_at < loop.count("\n") / 4
 
 
+def test_code_that_names_the_arguments_is_no_start() -> None:
+    code = "    server_args=server_args,\n" * 5
+    assert errors(diagnose("Driver/library version mismatch\n" + code)) == [
+        "driver-library-mismatch"
+    ]
+
+
 def test_servers_that_log_side_by_side_do_not_hide_one_another() -> None:
     failing = [f"vllm-a  | {line}" for line in log(FAILING).split("\n")]
     healthy = [f"vllm-b  | {line}" for line in log(HEALTHY[0]).split("\n")]
@@ -220,7 +227,7 @@ def test_servers_that_log_side_by_side_do_not_hide_one_another() -> None:
     assert errors(diagnose("\n".join(both))) == ["not-enough-free-memory"]
     assert errors(diagnose("\n".join(failing + healthy))) == ["not-enough-free-memory"]
     unknown = [f"vllm-a  | {line}" for line in UNKNOWN.format(error="KeyError: 1").split("\n")]
-    assert errors(diagnose("\n".join(unknown + healthy))) == ["unknown"]
+    assert diagnose("\n".join(unknown + healthy))[0].evidence == "KeyError: 1"
 
 
 @pytest.mark.parametrize(
@@ -401,8 +408,10 @@ def test_a_message_may_lie_across_blocks(offset: int) -> None:
 
 
 def test_halves_of_a_wrapped_line_may_have_been_seen_before() -> None:
-    log = "Driver/library ver\ny nice\n" * 3 + "Driver/library ver\nsion mismatch\n"
-    assert errors(diagnose(log)) == ["driver-library-mismatch"]
+    before = "Driver/library ver\ny nice\n" + "spam\n" * CHUNK
+    assert errors(diagnose(before + "Driver/library ver\nsion mismatch\n")) == [
+        "driver-library-mismatch"
+    ]
 
 
 def test_a_source_may_be_anything_that_gives_lines() -> None:

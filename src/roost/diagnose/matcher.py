@@ -137,8 +137,10 @@ class _Log:
     def read(self, lines: list[bytes], numbers: list[int]) -> None:
         """Take in further lines."""
         vllm, sglang = _STARTS
-        starts = [at for at, line in enumerate(lines) if vllm in line or sglang in line]
-        if len(starts) > 2 and len({text.clean(lines[at], 0).stream for at in starts}) == 1:
+        maybe = [at for at, line in enumerate(lines) if vllm in line or sglang in line]
+        said = {at: text.clean(lines[at], numbers[at]) for at in maybe}
+        starts = [at for at, line in said.items() if _START.search(line.text)]
+        if len(starts) > 2 and len({said[at].stream for at in starts}) == 1:
             # A crash loop: the last start counts and the one before it, so skip to that.
             self.scanner.finish()
             lines, numbers = lines[starts[-2] :], numbers[starts[-2] :]
@@ -249,7 +251,8 @@ class _Log:
         line = self.scanner.line(at)
         said = line.text
         for other in next(self.scanner.passages(at, 4)).after(line):
-            if _NEXT.match(other.text) or other.level != line.level:
+            begins = other.prefix > line.prefix + 8  # a pid has more or fewer digits
+            if begins or other.level != line.level or _NEXT.match(other.text):
                 break
             said += " " + other.text
         return replace(line, text=said)

@@ -79,6 +79,11 @@ class Line:
     width: int = 0
 
     @property
+    def prefix(self) -> int:
+        """Columns that were not its program's own."""
+        return self.width - len(self.text)
+
+    @property
     def owner(self) -> str:
         """Stream and process, or nothing where the line does not name a process."""
         return f"{self.stream}/{self.process}" if self.process else ""
