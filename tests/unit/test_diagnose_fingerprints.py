@@ -145,3 +145,12 @@ def test_the_nearest_name() -> None:
     assert advice.closest("triton_attn", backends) == "TRITON_ATTN"
     assert advice.closest("FLSH_ATTN", backends) == "FLASH_ATTN"
     assert advice.closest("spam", backends) == ""
+
+
+def test_the_page_names_every_file() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    for path in fingerprints.ROOT.glob("*.yml"):
+        assert f"`{path.name}`" in page
+    for name in ("share", "enough_bytes", "closest_flag", "mended_json", "plus", "commas"):
+        assert name in advice.environment().filters
+        assert f"`{name}`" in page

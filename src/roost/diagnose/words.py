@@ -43,8 +43,10 @@ class Words:
         pairs <<= 8
         pairs |= letters[1:]
         first, second, third = self._tables
-        begins = first[pairs[:-4]] & second[pairs[2:-2]] & third[pairs[4:]]
-        for at in np.flatnonzero(begins).tolist():
+        begins = np.flatnonzero(first[pairs[:-4]])
+        begins = begins[second[pairs[begins + 2]]]
+        begins = begins[third[pairs[begins + 4]]]
+        for at in begins.tolist():
             for number in self._heads.get(text[at : at + SHORTEST], ()):
                 if text.startswith(self._words[number], at):
                     yield at, number
