@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.unit.logs import LOGS, VARIATIONS, log
 
 from roost.diagnose import diagnose, fingerprints
@@ -212,6 +215,16 @@ CASES = [
         "kv-page-mismatch",
         "vllm/v1/core/kv_cache_utils.py:1064:  assert new_spec.page_size_bytes == max_page_size\n"
         "  AssertionError  \u2192  EngineCore init failed (exit 1)",
+    ),
+    Case(
+        "kv-page-ratio",
+        "NotImplementedError: The page size of the layer is not divisible by the maximum page size."
+        " Cannot unify by adjusting block_size.",
+    ),
+    Case(
+        "kv-page-ratio",
+        "NotImplementedError: Layer model.layers.3: page size is not divisible by the maximum page "
+        "size and cannot be padded. Padding is only supported for non-MLA attention layers.",
     ),
     Case(
         "window-left",
@@ -543,6 +556,12 @@ def test_the_other_engine_is_left_out() -> None:
     assert not diagnose(text, engine="sglang")
 
 
+def test_a_version_that_cannot_say_it_did_not_say_it() -> None:
+    text = next(case.text for case in CASES if case.id == "drafter-needs-new-runner")
+    assert diagnose(text, version="0.26.0")[0].id == "drafter-needs-new-runner"
+    assert diagnose(text, version="0.23.0")[0].id == "unknown"
+
+
 def test_acceptance_above_one_withdraws_the_alarm() -> None:
     line = "Decode batch, #running-req: 1, accept len: {}, accept rate: 0.10, gen throughput: 3\n"
     assert diagnose(line.format("1.00"))[0].id == "sglang-drafter-never-accepted"
@@ -572,3 +591,23 @@ def test_secrets_are_not_shown(said: str) -> None:
 def test_what_is_no_secret_is_shown() -> None:
     said = "RuntimeError: max_num_batched_tokens: 2048, token positions 131072, bos_token_id=7"
     assert diagnose(said)[0].evidence == said
+
+
+@pytest.mark.parametrize("strange", ["", ".", "...", "1.2.3", "9" * 5000, "1,2,3", "-1", "\u0664"])
+def test_figures_may_be_no_figures(strange: str) -> None:
+    """Logs are anybody's text: whatever stands where a figure should, there is an answer."""
+    for case in [*CASES, *HARMLESS]:
+        for item in diagnose(re.sub(r"\d[\d.]*", strange, case.text)):
+            assert item.title
+    log = f"INFO non-default args: {{'port': {strange}, 'max_num_seqs': {strange}}}\n"
+    assert diagnose(log + "Address already in use")[0].id == "port-in-use"
+
+
+@given(st.sampled_from([*CASES, *HARMLESS]), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_message_may_lack_a_part(case: Case, data: st.DataObject) -> None:
+    begin = data.draw(st.integers(0, len(case.text)))
+    end = data.draw(st.integers(begin, len(case.text)))
+    for item in diagnose(case.text[:begin] + case.text[end:]):
+        assert item.title
+        assert item.evidence

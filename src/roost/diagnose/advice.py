@@ -24,6 +24,8 @@ from roost.diagnose.text import Passage
 
 Value: TypeAlias = Decimal | str | list[str] | None
 
+# No figure of a log is longer, and nothing is computed with one that is.
+_FIGURE = re.compile(r"\d{1,15}(?:\.\d{1,15})?(?![\d])")
 # A name without its quotes, as a shell or a template leaves it.
 _BARE_WORD = re.compile(r"([{,:]\s*)([A-Za-z_][\w./\-]*)(?=\s*[,:}])")
 _MIB = 1 << 20
@@ -31,12 +33,13 @@ _GIB = 1 << 30
 
 
 def read_value(passage: Passage, span: tuple[int, int], kind: Kind) -> Value:
-    """A named group of a pattern as a value."""
+    """A named group of a pattern as a value; none if it should be a figure and is not."""
     if kind == "rest":
         return passage.rest(span[0])
     said = passage.slice(*span)
     if kind == "number":
-        return Decimal(re.sub(r"[^\d.]", "", said).rstrip("."))
+        figure = _FIGURE.match("".join(said.replace(",", "").split()))
+        return Decimal(figure[0]) if figure else None
     if kind == "word":
         return "".join(said.split())
     if kind == "words":
@@ -67,6 +70,7 @@ def environment() -> jinja2.Environment:
         "closest": closest,
         "closest_flag": lambda given: closest(given, list(_flags())),
         "setting_of": lambda flag: _flags()[flag],
+        "renamed": renamed,
         "mended_json": mended_json,
         "plus": lambda value, more: value + Decimal(more),
         "commas": lambda value: f"{int(value):,}",
@@ -80,7 +84,7 @@ def share(part: Decimal, whole: Decimal) -> str:
     >>> share(Decimal("74.9"), Decimal("142.5"))
     '0.52'
     """
-    hundredths = int(part * 100 / whole)
+    hundredths = int(part * 100 / whole) if whole else 0
     return f"0.{hundredths:02}" if hundredths < 100 else "1.0"
 
 
@@ -125,6 +129,14 @@ def mended_json(given: str) -> str:
             except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
                 continue
     return ""
+
+
+def renamed(flag: str) -> str:
+    """What an engine calls a flag that some of its versions do not know, or nothing."""
+    history = (
+        past for engine in catalog.builtin().engines.values() for past in engine.flag_history
+    )
+    return next((past.instead for past in history if past.flag == flag and past.instead), "")
 
 
 def _flags() -> dict[str, str]:

@@ -17,7 +17,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from roost import yamlfile
+from roost import versions, yamlfile
+from roost.catalog import Versions
 from roost.errors import UsageError
 from roost.settings import Strict
 
@@ -29,19 +30,12 @@ Severity = Literal["error", "warning", "info"]
 Kind = Literal["number", "word", "words", "phrase", "rest"]
 
 _QUOTE = r"""[\\'"`]{0,3}"""
-_RELEASE = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 
 
 @cache
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A pattern of a fingerprint, for text without white space."""
     return re.compile(pattern.replace("~", _QUOTE), re.VERBOSE | re.IGNORECASE)
-
-
-def release(version: str) -> tuple[int, int, int] | None:
-    """Major, minor and patch of an engine's version; what follows (rc, dev) is left out."""
-    match = _RELEASE.match(version)
-    return (int(match[1]), int(match[2]), int(match[3] or 0)) if match else None
 
 
 class Text(Strict):
@@ -82,21 +76,6 @@ class Text(Strict):
         return compile_pattern(self.pattern or re.escape("".join(self.find.split())))
 
 
-class Versions(Strict):
-    """Releases of an engine."""
-
-    since: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] | None = None
-    before: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")] | None = None
-
-    def hold(self, version: str | None) -> bool:
-        """Whether a version is one of them; an unknown one may be."""
-        this = release(version or "")
-        if this is None:
-            return True
-        since, before = release(self.since or ""), release(self.before or "")
-        return (since is None or this >= since) and (before is None or this < before)
-
-
 class Fingerprint(Strict):
     """One thing that goes wrong, or that only looks as if it did."""
 
@@ -109,7 +88,7 @@ class Fingerprint(Strict):
         "that something failed, never what, so it is no answer",
     )
     engine: Literal["vllm", "sglang"] | None = Field(None, description="none: not an engine's")
-    versions: Versions = Versions()
+    versions: Versions = Field("", description="of the engine, as a version specifier; all")
     match: Annotated[list[Text], Field(min_length=1)]
     unless: list[Text] = Field([], description="said anywhere in the same start, it is withdrawn")
     values: dict[str, Kind] = Field({}, description="named groups of the patterns")
@@ -129,6 +108,10 @@ class Fingerprint(Strict):
         if self.severity != "info" and not self.fix:
             raise ValueError(f"{self.severity} needs a `fix`")
         return self
+
+    def holds_for(self, version: str | None) -> bool:
+        """Whether a version of the engine can say this; an unknown one may."""
+        return version is None or versions.within(version, self.versions) is not False
 
 
 class _File(Strict):

@@ -31,7 +31,7 @@ _SAYS_FAILURE = (
 
 _STARTS = tuple(said.encode() for said in _SAYS_START)
 _START = re.compile(r"(?P<vllm>non-default args: ?\{)|server_args=(?:ServerArgs\(|\{)")
-_ARGUMENT = re.compile(r"'?(\w+)'?[=:] ?(?:'([^']*)'|([-\d.]+)(?=[,)}]|$))")
+_ARGUMENT = re.compile(r"'?(\w+)'?[=:] ?(?:'([^']*)'|(\d{1,15}(?:\.\d{1,15})?)(?=[,)}]|$))")
 _VERSION = re.compile(r"version (\d+\.\d+[\w.+]*)|engine \(v(\d+\.\d+[\w.+]*)\)")
 
 _TRACEBACK = "Traceback (most recent call last)"
@@ -187,12 +187,19 @@ class _Log:
 
     def _on_match(self, item: Fingerprint, said: Text, at: int) -> bool:
         start = self._start
-        if item.id in start.withdrawn or not item.versions.hold(start.version):
+        if item.id in start.withdrawn or not item.holds_for(start.version):
             return False
         for passage in self.scanner.passages(at, said.lines):
             if match := said.regex.search(passage.squeezed):
                 break
         else:
+            return False
+        values = {
+            name: advice.read_value(passage, match.span(name), kind)
+            for name, kind in item.values.items()
+            if name in match.re.groupindex and match[name]
+        }
+        if None in values.values():
             return False
         first, last = passage.span(*match.span())
         # A wrapped line may have been taken for a failure before the rest of it was seen.
@@ -202,11 +209,6 @@ class _Log:
         start.tracebacks.difference_update(self.scanner.owners(at))
         # What dies while it is being stopped was meant to.
         if item.id not in start.found and (item.severity == "info" or not start.stopping):
-            values = {
-                name: advice.read_value(passage, match.span(name), kind)
-                for name, kind in item.values.items()
-                if name in match.re.groupindex and match[name]
-            }
             start.found[item.id] = Found(
                 item, place.number, place.stream, passage.evidence(*match.span()), values
             )
