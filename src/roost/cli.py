@@ -23,6 +23,7 @@ class _Group(click.Group):
     """Loads the verbs that have modules of their own only when they are asked for."""
 
     lazy = {
+        "diagnose": ("roost.diagnose_cli", "diagnose"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "plan": ("roost.plan_cli", "plan"),

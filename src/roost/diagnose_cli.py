@@ -1,0 +1,54 @@
+"""``roost diagnose``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import IO, TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from roost.diagnose import Diagnosis
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--engine",
+    type=click.Choice(["vllm", "sglang"]),
+    help="Leave out what only the other engine says.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def diagnose(file: IO[bytes], engine: str | None, as_json: bool) -> None:
+    """Say what is wrong in a log, why, and how to mend it.
+
+    FILE is any log: an engine's, docker's, Ansible's, the kernel's, as it is or pasted; - reads
+    standard input. The root cause comes first. Exits 1 if an error was found, 0 if not.
+    """
+    import roost.diagnose
+
+    found = roost.diagnose.diagnose(file, engine=engine)
+    if as_json:
+        rows = [dataclasses.asdict(item) for item in found]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        click.echo(_describe(found), nl=False)
+    if any(item.severity == "error" for item in found):
+        sys.exit(1)
+
+
+def _describe(found: list[Diagnosis]) -> str:
+    """What a person reads: the root cause first, harmless lines last and short."""
+    text = ""
+    for item in found:
+        if item.severity != "info":
+            text += f"{item.severity}: {item.title} ({item.id})\n"
+            text += f"  line {item.line}: {item.evidence}\n"
+            text += f"  why: {item.why}\n  fix: {item.fix}\n  source: {item.source}\n\n"
+    text = text or "nothing wrong found\n\n"
+    if harmless := [item for item in found if item.severity == "info"]:
+        text += "looks worse than it is:\n"
+        text += "".join(f"  line {item.line}: {item.title}: {item.why}\n" for item in harmless)
+    return text.rstrip("\n") + "\n"
