@@ -186,6 +186,9 @@ class Resolved(BaseModel):
     )
     settings: Settings
     image: Image
+    image_borrowed: bool = Field(
+        description="no image is known for this hardware, and this one runs elsewhere"
+    )
     image_digest: str | None
     image_platforms: list[str] = Field(
         description="architectures it is built for; empty where the lock knows nothing"
@@ -259,7 +262,7 @@ def build(
         settings = settings.model_copy(update={"tensor_parallel": hardware.gpu.count})
     _check_speculation_settings(recipe, choice_name, overrides)
 
-    image = _image(recipe, hardware, settings, support, special, refuse=refuse)
+    image, borrowed = _image(recipe, hardware, settings, support, special, refuse=refuse)
     locked_image = lock.image(image)
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
@@ -344,6 +347,7 @@ def build(
         known_not_to_run=known_not_to_run,
         settings=settings,
         image=image,
+        image_borrowed=borrowed,
         image_digest=digest,
         image_platforms=locked_image.platforms if locked_image else [],
         image_bytes=locked_image.bytes if locked_image else {},
@@ -443,22 +447,24 @@ def _image(
     variant: Variant | None,
     *,
     refuse: bool,
-) -> Image:
+) -> tuple[Image, bool]:
+    """The image, and whether it is known to run on other hardware only."""
     known = (variant.image if variant else None) or (support.image if support else None)
     known = known or recipe.image
-    if known is None and not refuse:
+    borrowed = known is None and not refuse
+    if borrowed:
         # For a plan, an image that runs elsewhere says more than none.
         known = next((one.image for one in recipe.hardware.values() if one.image), None)
     if settings.image is not None:
         version = settings.engine_version or (known.engine_version if known else "unknown")
-        return Image.parse(settings.image, version)
+        return Image.parse(settings.image, version), False
     if known is None:
         raise RefusedError(
             f"{recipe.id} has never been run on {hardware.id}, so no image is known for it",
             fix=f"it is known to run on: {_verified(recipe) or 'nothing yet'}; to try it all the "
             "same, name an image: --set image=repository@sha256:… or roost_settings.image",
         )
-    return known
+    return known, borrowed
 
 
 def _weights(repository: Repository, lock: Lock, site: Site, unresolved: list[str]) -> Weights:
