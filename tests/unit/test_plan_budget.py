@@ -5,6 +5,7 @@ Measured figures are those of ``catalog/calibration.yml``; nothing here was prin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from tests.unit.plan_cases import (
     case,
     contents,
     drafter_bytes,
+    parameters,
     source_000,
 )
 from tests.unit.plan_configs import qwen35_35b
@@ -427,7 +429,10 @@ def test_too_low_a_utilisation_leaves_no_pool_though_memory_is_free() -> None:
     planned = budget.make(case(gpu_memory_utilization=0.3))
     assert planned.free_bytes > 0
     assert [refusal.id for refusal in planned.refusals] == ["out-of-memory"]
-    assert "higher gpu_memory_utilization" in planned.refusals[0].fix
+    share = float(planned.refusals[0].fix.removeprefix("gpu_memory_utilization="))
+    mended = budget.make(case(gpu_memory_utilization=share))
+    assert mended.fits
+    assert mended.kv_cache_bytes > 0
 
 
 def test_the_logits_of_many_sequences_outweigh_a_small_slice() -> None:
@@ -682,3 +687,32 @@ def test_a_fit_must_name_its_points() -> None:
     unit = POINTS.model_dump()["points"][0] | {"mib": 5}
     with pytest.raises(ValidationError, match="exactly one"):
         calibration.Point.model_validate(unit)
+
+
+def test_a_drafter_of_unknown_size_is_counted_by_its_shape() -> None:
+    """The repository of source 000's drafter has 771,751,936 bytes of weights."""
+    planned = budget.make(
+        case(method="dflash", drafter=DRAFTER, num_speculative_tokens=4, drafter_load=None)
+    )
+    term = next(term for term in planned.terms if term.name == "drafter")
+    assert (term.bytes, term.kind) == (771_751_936, "estimate")
+    assert term.uncertainty > 0.2 * term.bytes
+
+
+def test_a_head_of_unknown_size_is_counted_by_its_shape() -> None:
+    """A layer with experts and full attention, and two hidden states projected to one."""
+    known = Load(loaded_bytes=21 * GIB, source="a log")
+    planned = budget.make(case(load=known, method="mtp", num_speculative_tokens=3))
+    of = parameters()
+    layer = (of["experts"] + of["shared expert"]) / 40 + of["attention"] / 10
+    head = planned.bytes_of("MTP head")
+    assert head == pytest.approx(2 * (layer + 2 * 2048**2), rel=0.001)
+    # Where headers were read, the head is known, and so is that there is none.
+    assert not budget.make(case(method="mtp", num_speculative_tokens=3)).bytes_of("MTP head")
+    assert not budget.make(case(load=known)).bytes_of("MTP head")
+
+
+def test_what_is_missing_for_a_pool_is_said_of_the_share_it_comes_from() -> None:
+    refusal = budget.make(case(gpu_memory_utilization=0.3)).refusals[0]
+    assert "gpu_memory_utilization 0.3 leaves nothing for the KV pool" in refusal.summary
+    assert refusal.figures["available_bytes"] == math.ceil(0.3 * H200.total_bytes)

@@ -81,7 +81,7 @@ def source_002(machine: Any = GB10, **given: Any) -> Case:
 
 def test_the_command_of_source_002_fits() -> None:
     for machine in (GB10, H200):
-        split = sglang.make(source_002(machine))
+        split = sglang.make(source_002(machine), version="0.5.23")
         assert split.fits
         assert not split.said
         assert split.state_bytes_per_slot == STATE
@@ -93,22 +93,24 @@ def test_the_command_of_source_002_fits() -> None:
 
 
 def test_half_the_state_doubles_the_slots_nearly() -> None:
-    full = sglang.make(source_002())
-    half = sglang.make(source_002(mamba_cache_dtype="bfloat16"))
+    full = sglang.make(source_002(), version="0.5.23")
+    half = sglang.make(source_002(mamba_cache_dtype="bfloat16"), version="0.5.23")
     assert half.state_bytes_per_slot == 30 * (32 * 128 * 128 * 2 + 8192 * 3 * 2)
     assert 1.8 * full.state_slots < half.state_slots < 2 * full.state_slots
 
 
 def test_cells_without_a_drafter_are_the_targets_alone() -> None:
-    plain = sglang.make(source_002(method=None))
-    mtp = sglang.make(source_002(method="mtp", num_speculative_tokens=3))
+    plain = sglang.make(source_002(method=None), version="0.5.23")
+    mtp = sglang.make(source_002(method="mtp", num_speculative_tokens=3), version="0.5.23")
     assert plain.kv_bytes_per_token == TOKEN
     assert mtp.kv_bytes_per_token == TOKEN * 11 // 10
 
 
 def test_a_vision_tower_costs_its_weights_and_a_cache() -> None:
     def left(**given: Any) -> int:
-        split = sglang.make(source_002(prefix_caching=False, max_num_seqs=8, **given))
+        split = sglang.make(
+            source_002(prefix_caching=False, max_num_seqs=8, **given), version="0.5.23"
+        )
         return split.kv_pool_tokens * split.kv_bytes_per_token
 
     # 446.6 million parameters in BF16, and 100 MiB.
@@ -119,11 +121,11 @@ def test_a_vision_tower_costs_its_weights_and_a_cache() -> None:
 
 
 def test_weights_too_large_are_refused_with_a_fraction_that_does() -> None:
-    refused = sglang.make(source_002(gpu_memory_utilization=0.2))
+    refused = sglang.make(source_002(gpu_memory_utilization=0.2), version="0.5.23")
     assert [refusal.id for refusal in refused.refusals] == ["out-of-memory"]
     enough = float(refused.refusals[0].fix.removeprefix("gpu_memory_utilization="))
-    assert sglang.make(source_002(gpu_memory_utilization=enough)).fits
-    nowhere = sglang.make(source_002(RTX5070TI))
+    assert sglang.make(source_002(gpu_memory_utilization=enough), version="0.5.23").fits
+    nowhere = sglang.make(source_002(RTX5070TI), version="0.5.23")
     assert nowhere.refusals[0].fix == "more memory, or smaller weights"
 
 
@@ -161,7 +163,7 @@ def test_the_fraction_is_sglangs_own_choice(
 
 def test_a_kv_type_without_arithmetic_is_asked_about() -> None:
     with pytest.raises(UsageError, match="nvfp4"):
-        sglang.make(source_002(kv_cache_dtype="nvfp4"))
+        sglang.make(source_002(kv_cache_dtype="nvfp4"), version="0.5.23")
 
 
 @given(st.floats(0.3, 0.99), st.integers(1, 16), st.sampled_from(["no_buffer", "extra_buffer"]))
@@ -170,7 +172,25 @@ def test_the_terms_never_exceed_what_is_available(
 ) -> None:
     split = sglang.make(
         source_002(gpu_memory_utilization=fraction, num_speculative_tokens=depth),
+        version="0.5.23",
         strategy=strategy,
     )
     total = sum(term.bytes for term in split.terms)
     assert not split.fits or total <= GB10.available_bytes
+
+
+def test_the_strategy_is_read_from_the_command() -> None:
+    flag = "--mamba-radix-cache-strategy"
+    assert sglang.strategy_of(["serve", flag, "no_buffer"]) == "no_buffer"
+    assert sglang.strategy_of([f"{flag}=extra_buffer_lazy"]) == "extra_buffer_lazy"
+    for auto in ([], [flag, "auto"], [flag]):
+        assert sglang.strategy_of(auto) == "extra_buffer"
+
+
+def test_what_is_left_and_what_a_request_takes() -> None:
+    split = sglang.make(source_002(), version="0.5.19")
+    total = sum(term.bytes for term in split.terms)
+    assert split.free_bytes == GB10.available_bytes - total
+    # Five slots, and one state for each of ten draft tokens.
+    assert split.state_bytes_per_request == 15 * split.state_bytes_per_slot
+    assert split.kv_cache_bytes == split.kv_pool_tokens * split.kv_bytes_per_token

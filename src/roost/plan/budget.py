@@ -13,6 +13,7 @@ free.
 from __future__ import annotations
 
 import math
+from collections.abc import Container, Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -37,6 +38,10 @@ _GIB = 2**30
 _CHUNK = 64
 #: A repository holds more than is loaded; a vision tower left out is 4% of a 4-bit model of 35B.
 _DISK_TOLERANCE = 0.05
+#: An MTP head stored in four bits is a little over a quarter of what it is in sixteen.
+_HEAD_TOLERANCE = 0.7
+_SHAPE_TOLERANCE = 0.25
+_LESS = "a smaller max_num_batched_tokens or smaller weights"
 #: Largest batch that a CUDA graph is captured for, by default.
 _MOST_CAPTURED = 512
 
@@ -129,6 +134,16 @@ class Start(Strict):
         return self.free_bytes - self.requested_bytes
 
 
+#: Names of the terms that are the target, and of those that are its drafter.
+WEIGHTS = ("weights", "vision tower", "MTP head", "rotary table")
+DRAFTER = ("drafter", "drafter's fused projections", "drafter's rotary table")
+
+
+def bytes_of(terms: Iterable[Term], names: Container[str]) -> int:
+    """Of all terms of these names together."""
+    return sum(term.bytes for term in terms if term.name in names)
+
+
 class Budget(Strict):
     """Where the memory of one GPU goes."""
 
@@ -152,17 +167,17 @@ class Budget(Strict):
 
     def bytes_of(self, *names: str) -> int:
         """Of all terms of these names together."""
-        return sum(term.bytes for term in self.terms if term.name in names)
+        return bytes_of(self.terms, names)
 
     @property
     def weights_bytes(self) -> int:
         """The target's, on this rank."""
-        return self.bytes_of("weights", "vision tower", "MTP head", "rotary table")
+        return self.bytes_of(*WEIGHTS)
 
     @property
     def drafter_bytes(self) -> int:
         """The drafter's, on this rank."""
-        return self.bytes_of("drafter", "drafter's fused projections", "drafter's rotary table")
+        return self.bytes_of(*DRAFTER)
 
 
 def make(case: Case, calibration: Calibration | None = None) -> Budget:
@@ -219,7 +234,11 @@ def make(case: Case, calibration: Calibration | None = None) -> Budget:
     if start is not None and start.margin_bytes + start.uncertainty_bytes < 0:
         refusals.append(_too_high(case, start))
     if pool <= 0 or free + uncertainty < 0:
-        refusals.append(_out_of_memory(case, pool, free, taken + used + reserve))
+        refusals.append(
+            _no_pool(case, start, used + reserve)
+            if pool <= 0 and start is not None
+            else _out_of_memory(case, free, taken + used + reserve)
+        )
     return Budget(
         machine=machine,
         terms=terms,
@@ -369,16 +388,62 @@ def _weights(case: Case) -> list[Term]:
         return terms
     if load.loaded_bytes is not None:
         alone = max(0, load.loaded_bytes - table.bytes)
-        return [_sharded("weights", alone, replicated, case, "measured", load.source), table]
+        weights = _sharded("weights", alone, replicated, case, "measured", load.source)
+    else:
+        weights = _sharded(
+            "weights", load.disk_bytes or 0, replicated, case, "estimate", load.source
+        )
+    return [weights, table, *_head_by_shape(case)]
+
+
+def _head_by_shape(case: Case) -> list[Term]:
+    """The MTP head where nothing says how large it is, and no measured figure has it in it.
+
+    A layer of the target with its own experts, and the projection of two hidden states to one.
+    """
+    widths, attention = case.widths or REFERENCE, case.architecture.attention
+    if case.method != "mtp" or not case.architecture.mtp_layers:
+        return []
+    heads = 3 * attention.query_heads + 2 * attention.kv_heads  # queries carry a gate of their size
+    inner = widths.intermediate + (widths.experts + 1) * widths.expert_intermediate
+    layer = widths.hidden * (heads * attention.head_dim + 3 * inner + 2 * widths.hidden)
+    amount = ITEM_BYTES[case.architecture.dtype] * layer * case.architecture.mtp_layers
     return [
-        _sharded("weights", load.disk_bytes or 0, replicated, case, "estimate", load.source),
-        table,
+        _by_shape("MTP head", amount, case, _HEAD_TOLERANCE, "it may be stored in fewer bits"),
     ]
+
+
+def _drafter_by_shape(drafter: Drafter, case: Case) -> Term:
+    """A DFlash drafter where nothing says how large it is: layers as the known ones have them."""
+    hidden = (case.widths or REFERENCE).hidden
+    layers = drafter.full_layers + drafter.sliding_layers
+    attention = 2 * hidden * 2 * hidden + 2 * hidden * drafter.kv_heads * drafter.head_dim
+    feed_forward = 3 * hidden * 3 * hidden
+    amount = layers * (attention + feed_forward) + case.drafter_taps * hidden**2
+    return _by_shape(
+        "drafter",
+        ITEM_BYTES[case.architecture.dtype] * amount,
+        case,
+        _SHAPE_TOLERANCE,
+        "feed-forward three hidden states wide, as in z-lab/Qwen3.6-35B-A3B-DFlash",
+    )
+
+
+def _by_shape(name: str, amount: int, case: Case, tolerance: float, assumed: str) -> Term:
+    share = _ceil(amount, case.ranks)
+    return Term(
+        name=name,
+        bytes=share,
+        kind="estimate",
+        source="its shape, in the model's type",
+        extrapolation=assumed,
+        uncertainty=round(tolerance * share),
+    )
 
 
 def _drafter(case: Case) -> list[Term]:
     load, drafter = case.drafter_load, case.drafter
-    if case.method != "dflash" or load is None or drafter is None:
+    if case.method != "dflash" or drafter is None:
         return []
     widths = case.widths or REFERENCE
     item = ITEM_BYTES[case.architecture.dtype]
@@ -388,13 +453,6 @@ def _drafter(case: Case) -> list[Term]:
         kind="exact",
         source="as the target's context; every rank holds it",
     )
-    # Its own embedding and output head are not in it: it uses the target's.
-    sized = load.sized.bytes if load.sized else None
-    kind: Kind = "exact" if sized else ("measured" if load.loaded_bytes else "estimate")
-    alone = sized or (
-        load.loaded_bytes - table.bytes if load.loaded_bytes else load.disk_bytes or 0
-    )
-    projection = item * case.drafter_taps * widths.hidden**2
     heads = 2 * max(1, drafter.kv_heads // case.ranks) * drafter.head_dim
     layers = drafter.full_layers + drafter.sliding_layers
     copy = Term(
@@ -403,6 +461,15 @@ def _drafter(case: Case) -> list[Term]:
         kind="exact",
         source="a second copy of its key and value projections, in one tensor for all layers",
     )
+    if load is None:
+        return [_drafter_by_shape(drafter, case), copy, table]
+    # Its own embedding and output head are not in it: it uses the target's.
+    sized = load.sized.bytes if load.sized else None
+    kind: Kind = "exact" if sized else ("measured" if load.loaded_bytes else "estimate")
+    alone = sized or (
+        load.loaded_bytes - table.bytes if load.loaded_bytes else load.disk_bytes or 0
+    )
+    projection = item * case.drafter_taps * widths.hidden**2
     return [_sharded("drafter", max(0, alone), projection, case, kind, load.source), copy, table]
 
 
@@ -492,8 +559,8 @@ def _too_high(case: Case, start: Start) -> Refusal:
         why += ", also when kv_cache_bytes sizes the pool"
     return Refusal(
         id="utilization-too-high",
-        summary=f"gpu_memory_utilization {utilization} asks for {_gib(start.requested_bytes)} of "
-        f"{_gib(total)} GiB, and {_gib(start.free_bytes)} GiB are free at start",
+        summary=f"gpu_memory_utilization {utilization} asks for {gib(start.requested_bytes)} of "
+        f"{gib(total)} GiB, and {gib(start.free_bytes)} GiB are free at start",
         why=why,
         fix=f"gpu_memory_utilization={start.highest_utilization}",
         figures={
@@ -506,23 +573,43 @@ def _too_high(case: Case, start: Start) -> Refusal:
     )
 
 
-def _out_of_memory(case: Case, pool: int, free: int, rest: int) -> Refusal:
-    fix = "a smaller max_num_batched_tokens or smaller weights"
-    room = case.machine.available_bytes - rest
-    if pool <= 0:
-        fix = "a higher gpu_memory_utilization, " + fix
-    elif case.settings.kv_cache_bytes is not None and room > 0:
-        fix = f"kv_cache_bytes={room}"
-    return too_little(case, max(-pool, -free, 1), rest, fix)
-
-
-def too_little(case: Case, missing: int, rest: int, fix: str) -> Refusal:
-    """A refusal for want of so many bytes, where ``rest`` goes to all but the KV pool."""
-    available = case.machine.available_bytes
+def _no_pool(case: Case, start: Start, used: int) -> Refusal:
+    """The share of memory that the engine may take is used up before there is a pool."""
+    fix = _LESS
+    # Not as much as there is: with a tenth of the memory there is a pool.
+    share = math.ceil(used / case.machine.total_bytes * 100 + 10) / 100
+    share = min(share, start.highest_utilization)
+    if share * case.machine.total_bytes > used:
+        fix = f"gpu_memory_utilization={share}"
+    missing = used - start.requested_bytes
     return Refusal(
         id="out-of-memory",
-        summary=f"{_gib(missing)} GiB are missing on each GPU",
-        why=f"{_gib(available)} GiB are available, and {_gib(rest)} GiB go to all but the KV pool",
+        summary=f"gpu_memory_utilization {case.settings.gpu_memory_utilization} leaves nothing for "
+        f"the KV pool: {gib(missing)} GiB are missing on each GPU",
+        why=f"it is {gib(start.requested_bytes)} of {gib(case.machine.total_bytes)} GiB, and "
+        f"{gib(used)} GiB go to weights, graphs and activations",
+        fix=fix,
+        figures={
+            "missing_bytes": missing,
+            "available_bytes": start.requested_bytes,
+            "rest_bytes": used,
+        },
+    )
+
+
+def _out_of_memory(case: Case, free: int, rest: int) -> Refusal:
+    available = case.machine.available_bytes
+    room = available - rest
+    fix = _LESS
+    if case.settings.kv_cache_bytes is not None and room > 0:
+        fix = f"kv_cache_bytes={room}"
+    elif room > 0:
+        fix = "a lower gpu_memory_utilization, or " + fix
+    missing = max(-free, 1)
+    return Refusal(
+        id="out-of-memory",
+        summary=f"{gib(missing)} GiB are missing on each GPU",
+        why=f"{gib(available)} GiB are available, and {gib(rest)} GiB go to all but the KV pool",
         fix=fix,
         figures={"missing_bytes": missing, "available_bytes": available, "rest_bytes": rest},
     )
@@ -533,7 +620,8 @@ def _together(uncertainties: list[int]) -> int:
     return round(math.hypot(*uncertainties))
 
 
-def _gib(amount: int) -> str:
+def gib(amount: int) -> str:
+    """Bytes in GiB, as the messages have them."""
     return f"{amount / _GIB:.2f}"
 
 

@@ -2,22 +2,22 @@
 
 One pool serves all three. A deeper speculation (K) makes every gated-delta state larger and keeps
 more of them, which also changes the block and page sizes, so each depth is laid out anew by
-:func:`~roost.plan.memory.kv_pool`.
+:func:`~roost.plan.pool.lay_out`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
-from roost.errors import RefusedError, UsageError
+from roost.errors import RefusedError, RoostError, UsageError
 from roost.plan import budget
-from roost.plan.architecture import Drafter
 from roost.plan.budget import Case
-from roost.plan.memory import KvPool, kv_pool
+from roost.plan.memory import KvPool
+from roost.plan.pool import lay_out
 from roost.plan.rules import EngineRules
 from roost.settings import Count, Strict
 
@@ -135,23 +135,14 @@ def _none(depth: int, size: int, contexts: Sequence[int], why: str) -> Row:
 
 
 def _pool(case: Case, rules: EngineRules, context: int, size: int) -> KvPool:
-    settings = case.settings
-    drafter: Drafter | None = case.drafter
-    if case.method == "mtp":
-        drafter = case.architecture.mtp_drafter()
-    mamba: Literal["auto", "float32", "float16", "bfloat16"] = settings.mamba_cache_dtype or "auto"
-    return kv_pool(
+    return lay_out(
         case.architecture,
-        drafter,
-        tensor_parallel=case.ranks,
-        kv_dtype=settings.kv_cache_dtype or "auto",
-        mamba_cache_dtype=mamba,
-        num_speculative_tokens=case.depth,
-        max_model_len=context,
-        max_num_batched_tokens=settings.max_num_batched_tokens or 1,
+        case.drafter,
+        case.settings,
+        method=case.method,
         kv_cache_bytes=size,
-        prefix_caching=bool(settings.prefix_caching),
         rules=rules,
+        max_model_len=context,
     )
 
 
@@ -162,6 +153,10 @@ def plot(table: Frontier, path: Path, *, title: str = "") -> None:
         table: From :func:`frontier`.
         path: Of the figure; its suffix says the kind (.png, .svg).
         title: Above the figure.
+
+    Raises:
+        UsageError: No figure of that kind can be drawn.
+        RoostError: The file cannot be written.
     """
     # Seconds of import that a plan without a figure must not pay.
     from matplotlib.figure import Figure
@@ -190,7 +185,13 @@ def plot(table: Frontier, path: Path, *, title: str = "") -> None:
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=12)
-    figure.savefig(path)
+    kinds = figure.canvas.get_supported_filetypes()
+    if path.suffix.removeprefix(".") not in kinds:
+        raise UsageError(f"--plot {path}: its suffix is no kind of figure", fix="end it in .svg")
+    try:
+        figure.savefig(path)
+    except OSError as error:
+        raise RoostError(f"{path}: cannot be written", why=error.strerror or str(error)) from None
 
 
 def _tokens(amount: int) -> str:

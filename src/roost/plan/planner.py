@@ -19,13 +19,15 @@ from roost.launch import CONTAINER, Resolved, Weights
 from roost.plan import budget, findings, machine, memory, sglang
 from roost.plan import frontier as frontiers
 from roost.plan.architecture import Dtype
-from roost.plan.budget import Case, Term
+from roost.plan.budget import Case, Term, bytes_of
 from roost.plan.effective import settled
-from roost.plan.finding import Finding, Severity, Verdict, ordered, verdict
+from roost.plan.finding import TO_READ, Finding, Severity, Verdict, ordered, verdict
 from roost.plan.frontier import Frontier
 from roost.plan.machine import Machine
-from roost.plan.memory import KvPool, PoolRefusedError
+from roost.plan.memory import PoolRefusedError
+from roost.plan.pool import lay_out
 from roost.plan.rules import Device, rules_for
+from roost.plan.sglang import Split
 from roost.plan.subject import Side, Subject
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 GIB = 1024**3
 
-#: Reads a repository at its locked commit; ``None`` where there is nothing to read.
-Reader = Callable[[Weights], "Checkpoint | None"]
+#: Reads a repository at its locked commit.
+Reader = Callable[[Weights], "Checkpoint"]
 
 
 class Memory(BaseModel):
@@ -56,6 +58,7 @@ class Memory(BaseModel):
     free_bytes: int | None = None
     uncertainty_bytes: int | None = None
     max_model_len: int | None = Field(None, description="tokens")
+    estimated: bool = Field(False, description="the pool too, as all that SGLang splits")
     machine: Machine | None = None
     terms: list[Term] = []
 
@@ -161,12 +164,24 @@ def reader(*, hub: str | None = None, models: Path | None = None) -> Reader | No
     return partial(reading.from_hub, endpoint=hub) if hub is not None else None
 
 
-def frontier(subject: Subject) -> Frontier | None:
-    """What the pool buys; none where there is no budget or no rule to compute it with."""
+def frontier(subject: Subject) -> Frontier:
+    """What the pool buys.
+
+    Raises:
+        RoostError: There is no budget, or no rule to compute it with.
+    """
     case = _case(subject)
-    if case is None or subject.rules is None:
-        return None
-    return frontiers.frontier(case, subject.rules)
+    if subject.split is not None:
+        why = "only vLLM keeps states, drafts and tokens in one pool"
+    elif subject.rules is None:
+        why = f"nobody has read how {subject.resolved.engine.title} {subject.version} sizes a pool"
+    elif case is None:
+        why = "what the pool is left with is not known here"
+    else:
+        return frontiers.frontier(case, subject.rules)
+    raise RoostError(
+        f"no frontier of {subject.resolved.recipe.id} on {subject.resolved.hardware.id}", why=why
+    )
 
 
 def _dtype(resolved: Resolved) -> Dtype | None:
@@ -191,9 +206,8 @@ def _side(
     if read is None:
         return known
     try:
-        found = read(weights)
-        return reading.observed(known, found, drafter=drafter, dtype=dtype) if found else known
-    except (HubUnavailableError, HubRefusedError) as error:
+        return reading.observed(known, read(weights), drafter=drafter, dtype=dtype)
+    except (HubUnavailableError, HubRefusedError, reading.NotReadError) as error:
         return replace(known, unread=error)
     except RoostError as error:
         return replace(known, defect=error)
@@ -306,7 +320,7 @@ def _unknown_size(subject: Subject) -> Iterator[Finding]:
             severity="info",
             summary=f"nothing says how large {subject.target.weights.repo} is",
             why="the catalogue does not know, and the checkpoint was not read",
-            fix="roost plan … --hub URL, or --models DIR",
+            fix=TO_READ,
             source="roost.plan",
         )
 
@@ -317,41 +331,19 @@ def _with_pool(subject: Subject) -> Subject:
     pool_bytes = _pool_bytes(subject)
     if architecture is None or rules is None or not pool_bytes:
         return subject
-    drafter = subject.layers_added
-    if subject.drafter is not None and drafter is None:
-        return _blocked(
-            subject,
-            Finding(
-                id="drafter-not-known",
-                severity="info",
-                summary=f"the layers of {subject.drafter.weights.repo} at this revision are not "
-                f"known",
-                why="so the pool that it shares cannot be computed",
-                fix="roost plan … --hub URL, or --models DIR",
-                source="catalogue",
-            ),
-        )
-
-    def lay_out(kv_dtype: str) -> KvPool:
-        settings = subject.settings
-        speculates = subject.resolved.speculation.method is not None
-        return memory.kv_pool(
-            architecture,
-            drafter,
-            tensor_parallel=settings.tensor_parallel or 1,
-            kv_dtype=kv_dtype,
-            mamba_cache_dtype=settings.mamba_cache_dtype or "auto",
-            num_speculative_tokens=(settings.num_speculative_tokens or 0) if speculates else 0,
-            max_model_len=settings.max_model_len or architecture.context,
-            max_num_batched_tokens=settings.max_num_batched_tokens or 2048,
-            kv_cache_bytes=pool_bytes,
-            prefix_caching=_prefix_caching(subject),
-            rules=rules,
-        )
-
-    wanted = subject.settings.kv_cache_dtype or "auto"
+    if unknown := _unknown_drafter(subject):
+        return _blocked(subject, unknown)
+    lay = partial(
+        lay_out,
+        architecture,
+        subject.drafter.drafter if subject.drafter else None,
+        subject.settings,
+        method=subject.resolved.speculation.method,
+        kv_cache_bytes=pool_bytes,
+        rules=rules,
+    )
     try:
-        pool = lay_out(wanted)
+        pool = lay()
     except PoolRefusedError as error:
         return _blocked(subject, _obstacle(error.id, "error", error, rules.source))
     except RefusedError as error:
@@ -367,15 +359,25 @@ def _with_pool(subject: Subject) -> Subject:
     )
     found = [_obstacle(error.id, "error", error, rules.source) for error in refusals]
     plain = None
-    if wanted.startswith("fp8"):
+    if (subject.settings.kv_cache_dtype or "").startswith("fp8"):
         with suppress(RoostError):
-            plain = lay_out(architecture.dtype)
+            plain = lay(kv_dtype=architecture.dtype)
     return _blocked(replace(subject, pool=pool, pool_in_model_type=plain), *found)
 
 
-def _prefix_caching(subject: Subject) -> bool:
-    """Models without gated-delta layers have it on, and a pool that it does not change."""
-    return bool(subject.settings.prefix_caching)
+def _unknown_drafter(subject: Subject) -> Finding | None:
+    """A drafter shares the pool, so without its layers there is none to compute."""
+    drafter = subject.drafter
+    if drafter is None or drafter.drafter is not None:
+        return None
+    return Finding(
+        id="drafter-not-known",
+        severity="info",
+        summary=f"the layers of {drafter.weights.repo} at this revision are not known",
+        why="so the pool that it shares cannot be computed",
+        fix=TO_READ,
+        source="catalogue",
+    )
 
 
 def _pool_bytes(subject: Subject) -> int | None:
@@ -389,20 +391,25 @@ def _pool_bytes(subject: Subject) -> int | None:
 
 
 def _with_sglang(subject: Subject) -> Subject:
+    if unknown := _unknown_drafter(subject):
+        return _blocked(subject, unknown)
     case = _case(subject)
     if case is None:
         return _blocked(subject, *_unknown_size(subject))
+    strategy = sglang.strategy_of(subject.resolved.spec.command)
     try:
-        return replace(subject, split=sglang.make(case))
+        split = sglang.make(case, version=subject.version, strategy=strategy)
     except UsageError as error:
         return _blocked(
             subject, _obstacle("memory-not-planned", "info", error, "roost.plan.sglang")
         )
+    return replace(subject, split=split)
 
 
 def _memory(subject: Subject) -> Memory:
-    pool, given, split = subject.pool, subject.budget, subject.split
-    terms = given.terms if given else split.terms if split else ()
+    if subject.split is not None:
+        return _memory_of_sglang(subject, subject.split)
+    pool, given = subject.pool, subject.budget
     return Memory(
         weights_bytes=given.weights_bytes if given else None,
         drafter_bytes=given.drafter_bytes if given else None,
@@ -413,11 +420,30 @@ def _memory(subject: Subject) -> Memory:
         num_blocks=pool.num_blocks if pool else None,
         blocks_per_request=pool.blocks_per_request if pool else None,
         max_concurrency=pool.max_concurrency if pool else None,
-        kv_pool_tokens=pool.kv_pool_tokens if pool else split.kv_pool_tokens if split else None,
+        kv_pool_tokens=pool.kv_pool_tokens if pool else None,
         mamba_bytes_per_seq=pool.mamba_bytes_per_seq if pool else None,
         free_bytes=given.free_bytes if given else None,
         uncertainty_bytes=given.uncertainty_bytes if given else None,
         max_model_len=pool.max_model_len if pool else None,
         machine=subject.machine,
-        terms=list(terms),
+        terms=list(given.terms) if given else [],
+    )
+
+
+def _memory_of_sglang(subject: Subject, split: Split) -> Memory:
+    """SGLang has no blocks to speak of, and all it splits is an estimate."""
+    length = subject.context
+    requests = min(split.kv_pool_tokens / length, split.max_running_requests) if length else None
+    return Memory(
+        weights_bytes=bytes_of(split.terms, budget.WEIGHTS),
+        drafter_bytes=bytes_of(split.terms, budget.DRAFTER),
+        kv_cache_bytes=split.kv_cache_bytes,
+        max_concurrency=requests,
+        kv_pool_tokens=split.kv_pool_tokens,
+        mamba_bytes_per_seq=split.state_bytes_per_request,
+        free_bytes=split.free_bytes,
+        max_model_len=length,
+        estimated=True,
+        machine=subject.machine,
+        terms=list(split.terms),
     )

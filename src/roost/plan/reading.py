@@ -17,30 +17,40 @@ if TYPE_CHECKING:
     from roost.plan.checkpoint import Checkpoint
 
 
-def from_hub(weights: Weights, endpoint: str | None) -> Checkpoint | None:
-    """What a hub has, or what is kept of it; none where the commit is not known yet.
+class NotReadError(RoostError):
+    """There was nothing to read, which says nothing about the repository."""
+
+
+def from_hub(weights: Weights, endpoint: str | None) -> Checkpoint:
+    """What a hub has, or what is kept of it.
 
     Raises:
+        NotReadError: The commit is not known yet.
         RoostError: See :func:`roost.plan.checkpoint.read_hub`.
     """
     from roost.plan import checkpoint
 
     if weights.revision == weights.name and len(weights.revision) != 40:
-        return None
+        raise NotReadError(
+            f"{weights.repo}@{weights.name} is not locked to a commit", fix="roost lock"
+        )
     repository = Repository(repo=weights.repo, revision=Revision(commit=weights.revision))
     return checkpoint.read_hub(repository, weights.revision, endpoint)
 
 
-def from_directory(weights: Weights, root: Path) -> Checkpoint | None:
-    """What a model directory has (``<org>--<name>/<revision>``, as on a host); none: nothing.
+def from_directory(weights: Weights, root: Path) -> Checkpoint:
+    """What a model directory has (``<org>--<name>/<revision>``, as on a host).
 
     Raises:
+        NotReadError: Nothing of this revision.
         RoostError: See :func:`roost.plan.checkpoint.read_directory`.
     """
     from roost.plan import checkpoint
 
     place = root / weights.repo.replace("/", "--") / weights.revision
-    return checkpoint.read_directory(place) if place.is_dir() else None
+    if not place.is_dir():
+        raise NotReadError(f"there is no {place}", fix="roost plan … --hub URL")
+    return checkpoint.read_directory(place)
 
 
 def _widths(found: Checkpoint) -> Widths | None:
@@ -83,11 +93,13 @@ def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | No
         widths=None if drafter else _widths(found),
         drafter=found.drafter() if drafter else None,
         contents=found.contents,
-        loaded_bytes=None,
-        disk_bytes=found.bytes,
+        # Without some shards what is there says nothing of the size.
+        loaded_bytes=known.loaded_bytes if found.absent else None,
+        disk_bytes=known.disk_bytes if found.absent else found.bytes,
         declares_vision="vision_config" in found.config,
         disagreements=tuple(
             f"{one.key}: the catalogue says {one.catalogue}, it is {one.observed}" for one in wrong
         ),
         missing_shards=tuple(found.absent),
+        missing_tensors=tuple(found.missing_tensors),
     )

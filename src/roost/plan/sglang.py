@@ -10,15 +10,18 @@ and pools may take; the rest is left to activations and graphs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from roost.errors import UsageError
-from roost.plan.architecture import ITEM_BYTES, Drafter
-from roost.plan.budget import Case, Refusal, Term, before_loading, loaded, too_little
+from roost.plan.architecture import ITEM_BYTES
+from roost.plan.budget import Case, Refusal, Term, before_loading, gib, loaded
 from roost.plan.calibration import Calibration, builtin
 from roost.plan.memory import gdn_state_bytes
+from roost.plan.pool import layers_added
 from roost.settings import Count, Strict
 from roost.versions import within
 
@@ -68,11 +71,18 @@ class Split(Strict):
     state_bytes_per_slot: Annotated[int, Field(ge=0)] = Field(description="all gated-delta layers")
     slots_per_request: Count
     state_slots: Annotated[int, Field(ge=0)]
+    state_bytes_per_request: Annotated[int, Field(ge=0)] = Field(
+        description="its slots, and the states that its drafts go back to"
+    )
     kv_bytes_per_token: Count = Field(description="full-attention layers and the drafter's")
+    kv_cache_bytes: Annotated[int, Field(ge=0)]
     kv_pool_tokens: Annotated[int, Field(ge=0)]
     max_running_requests: Annotated[int, Field(ge=0)]
     runtime_bytes: Annotated[int, Field(ge=0)] = Field(
         description="left for activations and CUDA graphs"
+    )
+    free_bytes: int = Field(
+        description="left of what is available, beside that; negative: so much is missing"
     )
     refusals: tuple[Refusal, ...]
 
@@ -85,7 +95,7 @@ class Split(Strict):
 def make(
     case: Case,
     *,
-    version: str = "0.5.23",
+    version: str,
     strategy: Strategy = "extra_buffer",
     calibration: Calibration | None = None,
 ) -> Split:
@@ -133,13 +143,8 @@ def make(
     if not pools.requests:
         # One request needs its states and those to go back to, out of the states' part, and tokens.
         needed = (pools.slots_per_request + 1 + 2 * drafts) * state
-        needed = math.ceil(needed * (1 + STATE_RATIO) / STATE_RATIO) + 2 * per_token + cache
-        free = at_start - sum(term.bytes for term in resident)
-        least = 1 - (free - needed) / max(1, at_start)
-        fix = "more memory, or smaller weights"
-        if least <= 1:
-            fix = f"gpu_memory_utilization={math.ceil(least * 100) / 100}"
-        refusals.append(too_little(case, max(1, needed - rest), at_start - max(0, rest), fix))
+        needed = math.ceil(needed * (1 + STATE_RATIO) / STATE_RATIO) + 2 * per_token
+        refusals.append(_no_request(at_start, fraction, at_start - runtime - rest, needed))
     source = "sources of SGLang 0.5.19 and 0.5.23"
     amounts = {
         "gated-delta states": (pools.state_slots + 1) * state,
@@ -147,27 +152,52 @@ def make(
         "KV pool": pools.tokens * per_token,
         "activations and CUDA graphs": runtime,
     }
+    terms = (
+        *before,
+        *resident,
+        *(
+            Term(name=name, bytes=amount, kind="estimate", source=source)
+            for name, amount in amounts.items()
+            if amount
+        ),
+    )
     return Split(
         mem_fraction_static=fraction,
         said=settings.gpu_memory_utilization is not None,
-        terms=(
-            *before,
-            *resident,
-            *(
-                Term(name=name, bytes=amount, kind="estimate", source=source)
-                for name, amount in amounts.items()
-                if amount
-            ),
-        ),
+        terms=terms,
         state_bytes_per_slot=state,
         slots_per_request=pools.slots_per_request,
         state_slots=pools.state_slots,
+        state_bytes_per_request=(pools.slots_per_request + drafts) * state,
         kv_bytes_per_token=per_token,
+        kv_cache_bytes=pools.tokens * per_token,
         kv_pool_tokens=pools.tokens,
         max_running_requests=pools.requests,
         runtime_bytes=runtime,
+        free_bytes=machine.available_bytes - sum(term.bytes for term in terms),
         refusals=tuple(refusals),
     )
+
+
+def _no_request(at_start: int, fraction: float, used: int, needed: int) -> Refusal:
+    """The share for weights and pools is used up before one request fits."""
+    least = math.ceil((used + needed) / max(1, at_start) * 100) / 100
+    missing = max(1, used + needed - round(at_start * fraction))
+    return Refusal(
+        id="out-of-memory",
+        summary=f"{gib(missing)} GiB are missing on each GPU for one request",
+        why=f"weights and pools get {fraction} of the {gib(at_start)} GiB that are free before "
+        f"loading; weights take {gib(used)}, one request takes {gib(needed)}",
+        fix="more memory, or smaller weights" if least > 1 else f"gpu_memory_utilization={least}",
+        figures={"missing_bytes": missing, "available_bytes": at_start, "rest_bytes": used},
+    )
+
+
+def strategy_of(command: Sequence[str]) -> Strategy:
+    """The radix cache's strategy that a command line asks for, else what ``auto`` comes out as."""
+    words = [part for word in command for part in word.split("=", 1)]
+    given = dict(pairwise(words)).get("--mamba-radix-cache-strategy")
+    return next((one for one in _SLOTS_MORE if one == given), "extra_buffer")
 
 
 class Pools(NamedTuple):
@@ -300,9 +330,7 @@ def _token_bytes(case: Case) -> int:
     attention = architecture.attention
     heads = max(1, attention.kv_heads // case.ranks)
     per_token = 2 * heads * attention.head_dim * item * attention.layers
-    drafter: Drafter | None = case.drafter if case.method == "dflash" else None
-    if case.method == "mtp":
-        drafter = architecture.mtp_drafter()
+    drafter = layers_added(architecture, case.method, case.drafter)
     if drafter:
         layers = drafter.full_layers + drafter.sliding_layers
         per_token += 2 * max(1, drafter.kv_heads // case.ranks) * drafter.head_dim * item * layers

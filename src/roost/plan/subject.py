@@ -15,6 +15,7 @@ from roost.plan.contents import Contents
 from roost.plan.finding import Finding
 from roost.plan.machine import Machine
 from roost.plan.memory import KvPool
+from roost.plan.pool import layers_added
 from roost.plan.rules import EngineRules
 from roost.plan.sglang import Split
 from roost.plan.widths import Widths
@@ -38,6 +39,7 @@ class Side:
     declares_vision: bool | None = None
     disagreements: tuple[str, ...] = ()
     missing_shards: tuple[str, ...] = ()
+    missing_tensors: tuple[str, ...] = ()
     #: Why nothing was read, or what is wrong with what was.
     unread: RoostError | None = None
     defect: RoostError | None = None
@@ -81,6 +83,12 @@ class Subject:
         return self.resolved.image.engine_version
 
     @property
+    def context(self) -> int | None:
+        """Longest request, tokens: as said, else the model's own."""
+        own = self.target.architecture.context if self.target.architecture else None
+        return self.settings.max_model_len or own
+
+    @property
     def compute_capability(self) -> tuple[int, int] | None:
         """Of the GPUs; none without."""
         gpu = self.resolved.hardware.gpu
@@ -92,11 +100,10 @@ class Subject:
     @property
     def layers_added(self) -> Drafter | None:
         """The attention layers that speculation adds, be it a drafter or the model's own head."""
-        if self.drafter is not None:
-            return self.drafter.drafter
-        if self.resolved.speculation.method == "mtp" and self.target.architecture is not None:
-            return self.target.architecture.mtp_drafter()
-        return None
+        drafter = self.drafter.drafter if self.drafter else None
+        if self.target.architecture is None:
+            return drafter
+        return layers_added(self.target.architecture, self.resolved.speculation.method, drafter)
 
     @property
     def image_facts(self) -> list[KnownImage]:
@@ -109,13 +116,25 @@ class Subject:
         ]
 
     @property
+    def target_backend(self) -> str | None:
+        """The target's attention backend as asked for, in capitals; none: automatic."""
+        asked = self.resolved.settings.attention_backend
+        return asked.upper() if asked else None
+
+    @property
     def drafter_backend(self) -> str | None:
-        """The drafter's attention backend as asked for, or as the image has it; none: automatic."""
-        forced = next(
-            (i.forces_drafter_backend for i in self.image_facts if i.forces_drafter_backend), None
-        )
-        settings = self.resolved.settings
-        return forced or settings.drafter_attention_backend or settings.attention_backend
+        """The drafter's or the MTP head's, as asked for or as the image has it."""
+        forcing, settings = self.forcing_image, self.resolved.settings
+        forced = forcing.forces_drafter_backend if forcing else None
+        chosen = forced or settings.drafter_attention_backend or settings.attention_backend
+        return chosen.upper() if chosen else None
+
+    @property
+    def forcing_image(self) -> KnownImage | None:
+        """What is known of the image, where it gives a drafter a backend of its own choice."""
+        if self.resolved.speculation.drafter is None:
+            return None
+        return next((one for one in self.image_facts if one.forces_drafter_backend), None)
 
     def figures(self) -> list[Figure]:
         """What was published for this recipe on this hardware."""
