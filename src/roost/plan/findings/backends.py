@@ -5,31 +5,31 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 
+from roost import versions
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
-_FLASHINFER = {"FLASHINFER"}
+_TRITON = "attention_backend=TRITON_ATTN"
+#: Compute capability, major, with TensorRT-LLM's kernels in FlashInfer, whose graphs are full.
+_TENSORRT_LLM = 10
 _FP8 = ("fp8", "fp8_e4m3", "fp8_e5m2")
+
+
+def _speculates_on_gpu(s: Subject) -> bool:
+    on_gpu = s.resolved.engine.style == "vllm" and s.compute_capability is not None
+    return on_gpu and s.resolved.speculation.method is not None
 
 
 def flashinfer_window(s: Subject) -> Iterator[Finding]:
     """FlashInfer wants one window for all layers; a windowed drafter makes two."""
     drafter = s.layers_added
-    if (
-        s.resolved.engine.style != "vllm"
-        or drafter is None
-        or s.resolved.speculation.drafter is None
-    ):
+    backends = {s.target_backend, s.drafter_backend if drafter else None}
+    if not _speculates_on_gpu(s) or "FLASHINFER" not in backends:
         return
-    target = (s.resolved.settings.attention_backend or "").upper()
-    own = (s.drafter_backend or "").upper()
-    if not {target, own} & _FLASHINFER:
-        return
-    forced = next((i for i in s.image_facts if i.forces_drafter_backend), None)
+    forced = s.forcing_image
     # Where an image forces the backend, somebody saw it stop, whatever its version's rules are.
     honoured = forced is not None or s.rules is None or s.rules.drafter_window != "ignored"
-    mixed = drafter.sliding_layers > 0 and honoured
-    if mixed:
+    if drafter is not None and drafter.sliding_layers > 0 and honoured:
         yield Finding(
             id="flashinfer-mixed-window",
             severity="error",
@@ -37,59 +37,66 @@ def flashinfer_window(s: Subject) -> Iterator[Finding]:
             "left is not the same for all layers`",
             why=f"{drafter.sliding_layers} drafter layer(s) see {drafter.window:,} tokens, the "
             "target's all of them" + (f"; {forced.reason}" if forced else ""),
-            fix="another image" if forced else "attention_backend=TRITON_ATTN",
+            fix=_other_image(s) if forced else _TRITON,
             source=forced.source if forced else "source 000",
             date=forced.date if forced else None,
         )
-    else:
+    elif s.compute_capability and s.compute_capability[0] != _TENSORRT_LLM:
         yield Finding(
             id="cudagraph-piecewise",
             severity="warning",
             summary="a FlashInfer target or drafter takes the whole engine to piecewise CUDA "
             "graphs",
             why="FlashInfer supports full graphs only for steps of one token, speculation has more",
-            fix="attention_backend=TRITON_ATTN",
+            fix=_other_image(s) if forced else _TRITON,
             source="logs of vLLM 0.24.0; source 000",
             date=dt.date(2026, 11, 29),
         )
 
 
 def drafter_backend(s: Subject) -> Iterator[Finding]:
-    """vLLM does not hand the target's backend down to the drafter."""
-    if (
-        s.resolved.engine.style != "vllm"
-        or s.resolved.speculation.drafter is None
-        or s.compute_capability is None
-        or s.drafter_backend is not None
-    ):
+    """vLLM does not hand the target's backend down, neither to a drafter nor to the own head."""
+    if not _speculates_on_gpu(s) or s.layers_added is None or s.drafter_backend is not None:
         return
     yield Finding(
         id="drafter-backend-automatic",
         severity="warning",
         summary="the drafter's attention backend is left to the engine",
         why="it is not inherited from the target; where the engine takes FlashInfer, the whole "
-        "engine "
-        "falls to piecewise CUDA graphs",
-        fix="attention_backend=TRITON_ATTN",
+        "engine falls to piecewise CUDA graphs",
+        fix=_TRITON,
         source="source 000; logs of vLLM 0.24.0",
         date=dt.date(2026, 11, 29),
     )
 
 
+def _other_image(s: Subject) -> str:
+    """How to take another image, and which other the recipe has in mind."""
+    image = s.resolved.image
+    others = [
+        one
+        for one in image.fallbacks
+        if one.support != "unsupported" and one.image.repository != image.repository
+    ]
+    named = f", for example {others[0].image.reference}" if others else ""
+    return f"another image{named}: image=repository@sha256:…, engine_version=…"
+
+
 def kv_format(s: Subject) -> Iterator[Finding]:
-    """FlashAttention reads an FP8 cache on Hopper only."""
-    backend = (s.resolved.settings.attention_backend or "").upper()
-    kv = s.resolved.settings.kv_cache_dtype
-    if backend != "FLASH_ATTN" or kv not in _FP8 or s.compute_capability is None:
+    """FlashAttention reads an FP8 cache on few GPUs."""
+    kv, gpu = s.resolved.settings.kv_cache_dtype, s.resolved.hardware.gpu
+    if s.target_backend != "FLASH_ATTN" or kv not in _FP8 or gpu is None:
         return
-    if s.compute_capability[0] != 9:
+    # FlashAttention 3 on 9.0; since vLLM 0.28 also FlashAttention 4 on 10.x.
+    major = gpu.compute_capability.partition(".")[0]
+    if major != "9" and not (major == "10" and versions.within(s.version, ">=0.28")):
         yield Finding(
             id="fp8-kv-unsupported",
             severity="error",
             summary=f"FLASH_ATTN has no {kv} KV cache on compute capability "
-            f"{s.resolved.hardware.gpu.compute_capability if s.resolved.hardware.gpu else ''}",
+            f"{gpu.compute_capability}",
             why="FlashAttention 3, which has it, is for compute capability 9.0",
-            fix="attention_backend=TRITON_ATTN",
+            fix=_TRITON,
             source="source 000",
         )
 
@@ -107,7 +114,7 @@ def kernels(s: Subject) -> Iterator[Finding]:
                 why=known.reason,
                 fix="leave image unset: the recipe's own was run on this hardware"
                 if s.resolved.settings.image
-                else "another image",
+                else _other_image(s),
                 source=known.source,
                 date=known.date,
             )
@@ -140,8 +147,7 @@ def number_format(s: Subject) -> Iterator[Finding]:
             severity="info",
             summary="NVFP4 runs weight-only here: unpacked for each multiplication",
             why=f"compute capability {gpu.compute_capability} is without FP4 units that these "
-            f"engines "
-            "use; Marlin unpacks the weights. Memory is saved all the same",
+            "engines use; Marlin unpacks the weights. Memory is saved all the same",
             source="source 002 (measured on an H200), source 000; source 004 calls it impossible "
             "before Blackwell, which holds for its image and not for the format",
         )
@@ -157,8 +163,7 @@ def moe_override(s: Subject) -> Iterator[Finding]:
         severity="warning",
         summary=f"moe_backend {given} overrides the engine's choice for FP8 experts",
         why="advice for one number format does not carry over to another: on sm_121 the engine "
-        "takes "
-        "Triton for FP8 and FlashInfer CUTLASS for BF16, and was measured so",
+        "takes Triton for FP8 and FlashInfer CUTLASS for BF16, and was measured so",
         fix="leave moe_backend unset",
         source="source 001",
         date=dt.date(2026, 7, 27),

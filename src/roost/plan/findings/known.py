@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from roost.hub import HubRefusedError
 from roost.launch import NOT_TO_RUN
-from roost.plan.finding import Finding
+from roost.plan.finding import TO_READ, Finding
 from roost.plan.subject import Subject
 
 
@@ -36,6 +36,20 @@ def not_to_run(s: Subject) -> Iterator[Finding]:
     )
 
 
+def no_image(s: Subject) -> Iterator[Finding]:
+    """What is planned with here is the image of another machine; a deploy has none."""
+    if s.resolved.image_borrowed:
+        recipe, image = s.resolved.recipe, s.resolved.image
+        yield Finding(
+            id="no-image",
+            severity="error",
+            summary=f"no image is known for {recipe.id} on {s.resolved.hardware.id}",
+            why=f"it is planned with {image.reference}, which the recipe names for other hardware",
+            fix="name one: image=repository@sha256:…, engine_version=…",
+            source=recipe.source,
+        )
+
+
 def untested(s: Subject) -> Iterator[Finding]:
     """Nobody says that they ran it."""
     recipe, hardware = s.resolved.recipe, s.resolved.hardware.id
@@ -45,8 +59,8 @@ def untested(s: Subject) -> Iterator[Finding]:
         yield Finding(
             id="untested",
             severity="warning",
-            summary=f"nobody says that they ran {recipe.id} with speculation "
-            f"{s.resolved.speculation_name} on {hardware}",
+            summary=f"no run of {recipe.id} with speculation {s.resolved.speculation_name} on "
+            f"{hardware} is known, as it stands here",
             why="what is planned here is computed, and no more than that",
             source=recipe.source,
         )
@@ -55,14 +69,15 @@ def untested(s: Subject) -> Iterator[Finding]:
 def doubtful(s: Subject) -> Iterator[Finding]:
     """Somebody reports that it cannot work."""
     doubt = s.resolved.speculation.doubt
-    if doubt is not None:
+    looked = s.resolved.speculation.method == "mtp" and s.target.contents is not None
+    if doubt is not None and not looked:
         yield Finding(
             id="doubtful",
             severity="warning",
             summary=f"speculation {s.resolved.speculation_name} may not work with "
             f"{s.target.weights.repo}",
             why=doubt.says,
-            fix="roost plan … --hub URL reads what is there",
+            fix=TO_READ,
             source=doubt.source,
         )
 
@@ -90,12 +105,13 @@ def not_pinned(s: Subject) -> Iterator[Finding]:
     spec = s.resolved.spec
     if not spec.unresolved:
         return
+    fixes = [f"roost lock {s.resolved.recipe.id}"] if spec.lockable else []
     yield Finding(
         id="not-pinned",
         severity="info",
         summary="not pinned yet: " + ", ".join(spec.unresolved),
         why="a branch or tag can mean something else tomorrow; a deploy refuses what is not locked",
-        fix=spec.build or f"roost lock {s.resolved.recipe.id}",
+        fix="; ".join([*fixes, *([spec.build] if spec.build else [])]),
         source="roost.lock.yml",
     )
 
@@ -142,17 +158,19 @@ def facts(s: Subject) -> Iterator[Finding]:
                 fix=side.defect.fix,
                 source=side.weights.repo,
             )
-    offline = [side.weights.repo for side in sides if side.read_from == "catalogue"]
+    offline = [side for side in sides if side.read_from == "catalogue" and side.defect is None]
     if offline:
+        unread = [side.unread for side in offline if side.unread]
         yield Finding(
             id="planned-from-catalogue",
             severity="info",
-            summary="planned from the catalogue's facts: " + ", ".join(offline),
-            why="; ".join(str(one.unread.what) for one in sides if one.unread)
+            summary="planned from the catalogue's facts: "
+            + ", ".join(side.weights.repo for side in offline),
+            why="; ".join(error.what for error in unread)
             or "neither config.json nor index of these revisions was read",
-            fix="roost plan … --hub URL, or --models DIR",
+            fix=next((error.fix for error in unread if error.fix), TO_READ),
             source="roost.plan",
         )
 
 
-CHECKS = (not_to_run, untested, doubtful, bounds, not_pinned, untrusted, facts)
+CHECKS = (not_to_run, no_image, untested, doubtful, bounds, not_pinned, untrusted, facts)

@@ -93,8 +93,7 @@ def unlike_gpus(s: Subject) -> Iterator[Finding]:
             severity="error",
             summary="the host's GPUs differ: " + ", ".join(names),
             why="tensor parallelism gives each card the same share, so the smallest sets the "
-            "budget, "
-            "and no profile describes the pair",
+            "budget, and no profile describes the pair",
             fix="plan for one kind: tensor_parallel=1 and CUDA_VISIBLE_DEVICES, or a profile",
             source="host facts",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from roost.plan.budget import gib
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
@@ -13,28 +14,48 @@ def obstacles(s: Subject) -> Iterator[Finding]:
     yield from s.obstacles
 
 
-def budget(s: Subject) -> Iterator[Finding]:
-    """What does not fit, or only just."""
-    if s.budget is None:
-        return
-    for refusal in s.budget.refusals:
+def refusals(s: Subject) -> Iterator[Finding]:
+    """What does not fit."""
+    divided = s.budget or s.split
+    for refusal in divided.refusals if divided else ():
         yield Finding(
             id=refusal.id,
             severity="error",
             summary=refusal.summary,
             why=refusal.why,
             fix=refusal.fix,
-            source=s.budget.machine.source,
+            source=s.machine.source if s.machine else "",
         )
-    if s.budget.tight:
+
+
+def tight(s: Subject) -> Iterator[Finding]:
+    """What only just fits, or just not."""
+    if s.budget is not None and s.budget.tight:
         yield Finding(
             id="memory-tight",
             severity="warning",
-            summary=f"{_gib(abs(s.budget.free_bytes))} GiB are "
+            summary=f"{gib(abs(s.budget.free_bytes))} GiB are "
             f"{'left' if s.budget.free_bytes >= 0 else 'missing'}, by estimates that may be off by "
-            f"{_gib(s.budget.uncertainty_bytes)} GiB",
+            f"{gib(s.budget.uncertainty_bytes)} GiB",
             why="activation peak and CUDA graphs are calibrated, not computed",
             source="docs/memory.md",
+        )
+
+
+def shorter_than_asked(s: Subject) -> Iterator[Finding]:
+    """SGLang starts with a pool of any size, and shortens what it takes."""
+    length = s.context
+    if s.split is None or s.split.refusals or length is None:
+        return
+    longest = s.split.kv_pool_tokens - 1
+    if longest < length:
+        yield Finding(
+            id="kv-below-context",
+            severity="warning",
+            summary=f"the KV pool holds about {longest:,} tokens, and requests may have {length:,}",
+            why="SGLang takes no request longer than its pool, whatever the context is set to",
+            fix=f"max_model_len={longest}, or a higher gpu_memory_utilization",
+            source="sources of SGLang 0.5.14 to 0.5.23",
         )
 
 
@@ -62,16 +83,14 @@ def other_format(s: Subject) -> Iterator[Finding]:
         id="kv-in-model-type",
         severity="info",
         summary=f"with a {s.target.architecture.dtype if s.target.architecture else ''} KV cache "
-        f"the "
-        f"same {plain.kv_cache_bytes:,} bytes hold {plain.kv_pool_tokens:,} tokens, "
+        f"the same {plain.kv_cache_bytes:,} bytes hold {plain.kv_pool_tokens:,} tokens, "
         + (
             f"{plain.max_concurrency:.2f} requests of {plain.max_model_len:,}"
             if fits
             else f"too few for one request of {plain.max_model_len:,}"
         ),
-        why=f"FP8 holds {s.pool.kv_pool_tokens:,}; source 000 says that its context does not fit "
-        "without FP8, the arithmetic decides from case to case",
-        fix="",
+        why=f"FP8 holds {s.pool.kv_pool_tokens:,}. Whether a long context needs it is a matter of "
+        "this arithmetic: source 000 says that 128k on 16 GB cards does",
         source="roost.plan.memory",
     )
 
@@ -94,8 +113,4 @@ def unused(s: Subject) -> Iterator[Finding]:
         )
 
 
-def _gib(amount: int) -> str:
-    return f"{amount / 2**30:.2f}"
-
-
-CHECKS = (obstacles, budget, prefill_slice, other_format, unused)
+CHECKS = (obstacles, refusals, tight, shorter_than_asked, prefill_slice, other_format, unused)

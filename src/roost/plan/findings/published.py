@@ -13,8 +13,8 @@ from roost.plan.subject import Subject
 #: Figures that are compared: more is better.
 _SPEED = "output_throughput"
 
-#: Not worth a word above it: measurements differ by as much.
-_LOSES_BELOW = 0.98
+#: Not worth a word above it: runs of one and the same server differ by as much.
+_LOSES_BELOW = 0.95
 
 
 def loses(s: Subject) -> Iterator[Finding]:
@@ -23,15 +23,22 @@ def loses(s: Subject) -> Iterator[Finding]:
     Compared are figures of one table under the same conditions, in the geometric mean over its
     kinds of prompt, at each concurrency that the server allows.
     """
-    choice = s.resolved.speculation_name
+    choice, recipe, hardware = (
+        s.resolved.speculation_name,
+        s.resolved.recipe,
+        s.resolved.hardware.id,
+    )
     if s.resolved.speculation.method is None:
         return
     most = s.settings.max_num_seqs or 1
     ratios: dict[tuple[str, int, str], list[tuple[float, Figure]]] = defaultdict(list)
     for mine, rival in _pairs(s.figures(), choice):
         at = mine.conditions["concurrency"]
-        if isinstance(at, int) and at <= most and rival.speculation:
-            ratios[mine.table, at, rival.speculation].append((_number(mine) / _number(rival), mine))
+        other = rival.speculation
+        if other is None or recipe.support_on(hardware, other) == "unsupported":
+            continue
+        if isinstance(at, int) and at <= most:
+            ratios[mine.table, at, other].append((_number(mine) / _number(rival), mine))
     means = {
         key: math.exp(sum(math.log(ratio) for ratio, _ in found) / len(found))
         for key, found in ratios.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roost import versions
-from roost.plan.finding import Finding
+from roost.plan.finding import TO_READ, Finding
 from roost.plan.subject import Subject
 
 
@@ -19,7 +19,7 @@ def mtp(s: Subject) -> Iterator[Finding]:
                 severity="info",
                 summary="whether the checkpoint holds the MTP head is not known",
                 why="a config declares the head, only the index shows its tensors",
-                fix="roost plan … --hub URL",
+                fix=TO_READ,
                 source="source 001",
             )
         return
@@ -69,8 +69,7 @@ def vision(s: Subject) -> Iterator[Finding]:
             id="vision-switched-off",
             severity="warning",
             summary=f"language_model_only drops the {contents.vision.tensors:,} vision tensors "
-            f"that "
-            "the checkpoint holds",
+            "that the checkpoint holds",
             why="images in a request are then refused; what it saves is the tower's memory",
             fix="language_model_only=false",
             source="source 001",
@@ -97,8 +96,22 @@ def shards(s: Subject) -> Iterator[Finding]:
                 summary=f"{side.weights.repo}: {len(side.missing_shards)} file(s) of the index are "
                 "absent: " + ", ".join(side.missing_shards[:3]),
                 why="vLLM up to 0.25.1 and SGLang 0.5.14 load such a checkpoint in silence, and "
-                "serve "
-                "garbage",
+                "serve garbage",
+                fix="choose a revision that is whole",
+                source=side.read_from,
+            )
+
+
+def tensors(s: Subject) -> Iterator[Finding]:
+    """An index may name tensors that their file does not hold."""
+    for side in filter(None, (s.target, s.drafter)):
+        if side.missing_tensors:
+            yield Finding(
+                id="tensors-missing",
+                severity="error",
+                summary=f"{side.weights.repo}: {len(side.missing_tensors):,} tensor(s) of the "
+                "index are not in their files: " + ", ".join(side.missing_tensors[:3]),
+                why="an engine stops on them, or leaves those weights as they happen to be",
                 fix="choose a revision that is whole",
                 source=side.read_from,
             )
@@ -158,4 +171,4 @@ def context(s: Subject) -> Iterator[Finding]:
     )
 
 
-CHECKS = (mtp, vision, shards, abilities, depth, context)
+CHECKS = (mtp, vision, shards, tensors, abilities, depth, context)

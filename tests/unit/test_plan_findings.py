@@ -1,0 +1,270 @@
+"""Every finding that docs/plan.md lists is raised here, as severe as the page says."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.plan_configs import dflash, qwen35_35b
+from tests.unit.probes import probe_output
+from tests.unit.test_plan_truth import (
+    AEON,
+    CATALOG,
+    DFLASH2,
+    FP8,
+    HERETIC,
+    QWEN27,
+    SOME_DIGEST,
+    plan,
+    with_recipe,
+)
+
+from roost import catalog, hosts, launch
+from roost.catalog import Catalog
+from roost.errors import RoostError
+from roost.hub import HubRefusedError, HubUnavailableError
+from roost.launch import Weights
+from roost.lock import Lock, LockedImage
+from roost.plan import planner
+from roost.plan.architecture import Drafter
+from roost.plan.checkpoint import Checkpoint, Shard
+from roost.plan.contents import Contents, Part
+from roost.plan.planner import Plan
+from roost.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+VLLM = f"vllm/vllm-openai@{SOME_DIGEST}"
+
+FP8_CONTENTS = Contents(
+    language=Part(tensors=62_211, bytes=34 * 2**30),
+    embedding=Part(tensors=2, bytes=2**30),
+    vision=Part(tensors=333, bytes=893_142_496),
+    mtp=Part(tensors=0),
+)
+
+
+def checkpoint(**changes: Any) -> Checkpoint:
+    """What a hub might have of source 001's model."""
+    config = qwen35_35b()
+    config["vision_config"] = {}
+    return Checkpoint(
+        **{
+            "where": "org/name@commit",
+            "config": config,
+            "contents": FP8_CONTENTS,
+            "quantization": None,
+            "shards": [Shard(name="model.safetensors", bytes=37 * 2**30)],
+            "unlisted": [],
+            "missing_tensors": [],
+            "fingerprints": {},
+            **changes,
+        }
+    )
+
+
+def read(found: Checkpoint | RoostError, recipe: str = FP8, **settings: Any) -> Plan:
+    """A plan on a GB10 whose target was read."""
+
+    def reader(_: Weights) -> Checkpoint:
+        if isinstance(found, RoostError):
+            raise found
+        return found
+
+    resolved = launch.build(
+        CATALOG, recipe, "gb10", speculation="none", overrides=Settings(**settings), refuse=False
+    )
+    return planner.make(resolved, catalog=CATALOG, read=reader)
+
+
+def probed(gpu: tuple[int, str], hardware: str = "rtx5070ti-x2", **sections: Any) -> Plan:
+    """A plan for a probed host."""
+    facts = hosts.parse(probe_output(gpu=gpu, **sections))
+    resolved = launch.build(CATALOG, HERETIC, hardware, refuse=False)
+    return planner.make(resolved, catalog=CATALOG, facts=facts)
+
+
+def cards(*names: str, mib: int = 16_303, driver: str = "610.47", capability: str = "12.0") -> Any:
+    """What nvidia-smi prints of cards."""
+    rows = [
+        f"{n}, GPU-{n}, NVIDIA GeForce {name}, {mib}, {mib - 200}, {driver}, {capability}"
+        for n, name in enumerate(names)
+    ]
+    return 0, "\n".join(rows)
+
+
+def locked_for_amd64() -> Plan:
+    image = LockedImage(
+        digest=SOME_DIGEST, platforms=["amd64"], bytes={}, resolved=dt.date(2026, 11, 29)
+    )
+    lock = Lock(images={"vllm/vllm-openai": {"v0.24.0": image}})
+    return planner.make(launch.build(CATALOG, FP8, "gb10", lock=lock), catalog=CATALOG)
+
+
+def with_mtp() -> Catalog:
+    mtp = catalog.Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
+    return with_recipe(FP8, speculation={**CATALOG.recipes[FP8].speculation, "mtp": mtp})
+
+
+def with_drafter(config: dict[str, Any], **changes: Any) -> Catalog:
+    """The catalogue with another drafter in place of today's of source 000."""
+    repo = "z-lab/Qwen3.6-35B-A3B-DFlash"
+    model = CATALOG.models[repo]
+    shape = Drafter.from_config(config | changes)
+    main = model.revisions["main"].model_copy(update={"drafter": shape})
+    other = model.model_copy(update={"revisions": {"main": main}})
+    return CATALOG.model_copy(update={"models": {**CATALOG.models, repo: other}})
+
+
+def on_old_gpu() -> Plan:
+    hardware = CATALOG.hardware["h200"]
+    assert hardware.gpu is not None
+    gpu = hardware.gpu.model_copy(update={"compute_capability": "7.5"})
+    old = hardware.model_copy(update={"gpu": gpu})
+    known = CATALOG.model_copy(update={"hardware": {**CATALOG.hardware, "h200": old}})
+    return plan(HERETIC, "h200", known=known)
+
+
+MIXED = ["sliding_attention"] * 3 + ["full_attention"] * 3
+
+RAISED: dict[str, Callable[[], Plan]] = {
+    "known-not-to-run": lambda: plan(QWEN27, "h200"),
+    "no-image": lambda: plan("smollm2-135m", "h200"),
+    "untested": lambda: plan(FP8, "rtx5090", image=VLLM),
+    "doubtful": lambda: plan(AEON, "gb10", "mtp"),
+    "{setting}-beyond-known": lambda: plan(HERETIC, "rtx5070ti-x2", max_num_batched_tokens=8192),
+    "not-pinned": lambda: plan(FP8, "gb10"),
+    "untrusted-image": lambda: plan(AEON, "gb10"),
+    "catalogue-disagrees": lambda: read(
+        checkpoint(contents=FP8_CONTENTS.model_copy(update={"mtp": Part(tensors=7, bytes=9)}))
+    ),
+    "checkpoint-defective": lambda: read(RoostError("config.json: is HTML, not JSON")),
+    "checkpoint-unreadable": lambda: read(HubRefusedError("no such repository")),
+    "planned-from-catalogue": lambda: read(HubUnavailableError("the hub did not answer")),
+    "too-few-gpus": lambda: plan(FP8, "gb10", tensor_parallel=2),
+    "idle-gpus": lambda: plan(HERETIC, "rtx5070ti-x2", tensor_parallel=1),
+    "image-architecture": locked_for_amd64,
+    "architecture": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti"), machine=(0, "aarch64")),
+    "gpu": lambda: probed((6, "No devices were found")),
+    "gpu-count": lambda: probed(cards("RTX 5070 Ti")),
+    "gpu-memory": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", mib=12_000)),
+    "compute-capability": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", capability="8.6")),
+    "driver": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", driver="535.1")),
+    "unlike-gpus": lambda: probed(cards("RTX 5070 Ti", "RTX 5090")),
+    "memory-not-probed": lambda: probed((6, "No devices were found")),
+    "mtp-tensors-missing": lambda: plan(FP8, "gb10", "mtp", known=with_mtp()),
+    "mtp-declared-only": lambda: plan(FP8, "gb10"),
+    "mtp-not-seen": lambda: plan(HERETIC, "gb10", "mtp"),
+    "vision-switched-off": lambda: plan(FP8, "gb10", language_model_only=True),
+    "vision-tensors-missing": lambda: read(
+        checkpoint(contents=FP8_CONTENTS.model_copy(update={"vision": Part(tensors=0)}))
+    ),
+    "shards-missing": lambda: read(
+        checkpoint(
+            contents=Contents(language=Part(tensors=9)), shards=[Shard(name="a", bytes=None)]
+        )
+    ),
+    "tensors-missing": lambda: read(checkpoint(missing_tensors=["model.layers.3.mlp.gate.weight"])),
+    "engine-lacks-{ability}": lambda: plan(
+        DFLASH2, "gb10", image=f"lmsysorg/sglang@{SOME_DIGEST}", engine_version="0.5.18"
+    ),
+    "drafts-beyond-block": lambda: plan(AEON, "gb10", "dflash", num_speculative_tokens=20),
+    "context-beyond-model": lambda: plan(FP8, "gb10", max_model_len=300_000),
+    "{setting}-refused": lambda: plan(HERETIC, "rtx5070ti-x2", moe_backend="triton"),
+    "flag-not-in-version": lambda: plan(
+        FP8, "gb10", extra_args=["--per-request-spec-decode-metrics"]
+    ),
+    "flag-has-a-setting": lambda: plan(FP8, "gb10", extra_args=["--max-model-len=1"]),
+    "no-such-choice": lambda: plan(FP8, "gb10", attention_backend="TRITON"),
+    "flashinfer-mixed-window": lambda: plan(
+        HERETIC, "rtx5070ti-x2", attention_backend="FLASHINFER"
+    ),
+    "cudagraph-piecewise": lambda: plan(HERETIC, "gb10", "mtp", attention_backend="FLASHINFER"),
+    "drafter-backend-automatic": lambda: plan(AEON, "gb10", "mtp"),
+    "fp8-kv-unsupported": lambda: plan(HERETIC, "gb10", attention_backend="FLASH_ATTN"),
+    "image-lacks-kernels": lambda: plan(QWEN27, "h200"),
+    "nvfp4-without-gpu": lambda: plan(HERETIC, "cpu"),
+    "nvfp4-too-old": on_old_gpu,
+    "nvfp4-weight-only": lambda: plan(HERETIC, "h200"),
+    "moe-backend-overridden": lambda: plan(FP8, "gb10", moe_backend="triton"),
+    "eager": lambda: plan(FP8, "gb10", enforce_eager=True),
+    "kv-page-size": lambda: plan(AEON, "gb10", "dflash-main"),
+    "mixed-drafter": lambda: plan(
+        HERETIC,
+        "gb10",
+        image=VLLM,
+        engine_version="0.25.1",
+        known=with_drafter(dflash(kv_heads=4, window=4096), layer_types=MIXED),
+    ),
+    "drafter-kv-groups": lambda: plan(
+        HERETIC,
+        "gb10",
+        image=VLLM,
+        engine_version="0.24.0",
+        known=with_drafter(
+            dflash(kv_heads=4, window=None),
+            num_hidden_layers=12,
+            layer_types=["full_attention"] * 12,
+        ),
+    ),
+    "kv-too-small": lambda: plan(FP8, "gb10", kv_cache_bytes=2**32),
+    "max-num-seqs": lambda: plan(FP8, "gb10", max_num_seqs=1024),
+    "tensor-parallel-uneven": lambda: plan(FP8, "gb10", tensor_parallel=3),
+    "utilization-too-high": lambda: plan(FP8, "gb10", gpu_memory_utilization=0.99),
+    "out-of-memory": lambda: plan(FP8, "rtx5090", image=VLLM),
+    "memory-tight": lambda: plan(HERETIC, "rtx5070ti-x2"),
+    "kv-below-context": lambda: plan(DFLASH2, "rtx5090"),
+    "batched-tokens-below-sequences": lambda: plan(
+        FP8, "gb10", max_num_batched_tokens=128, max_num_seqs=256
+    ),
+    "kv-in-model-type": lambda: plan(HERETIC, "rtx5070ti-x2"),
+    "pool-beyond-use": lambda: plan(HERETIC, "rtx5070ti-x2", "none"),
+    "speculation-loses": lambda: plan(DFLASH2, "gb10", "mtp"),
+    "engine-version-unknown": lambda: plan(QWEN27, "gb10"),
+    "memory-not-planned": lambda: plan(QWEN27, "gb10"),
+    "drafter-not-known": lambda: plan(DFLASH2, "gb10", "dflash"),
+    "pool-not-computed": lambda: plan(FP8, "gb10", kv_cache_dtype="nvfp4"),
+}
+
+
+def documented() -> dict[str, set[str]]:
+    """Ids and severities of docs/plan.md."""
+    page = (ROOT / "docs" / "plan.md").read_text().split("## Findings")[1]
+    rows = re.findall(r"^\| (`.+`) \| ([a-z ]+) \|", page, flags=re.MULTILINE)
+    return {
+        name: set(severity.split(" or "))
+        for ids, severity in rows
+        for name in re.findall(r"`([^`]+)`", ids)
+    }
+
+
+def named(name: str, finding: str) -> bool:
+    """Whether an id is one of the page's, which stand for any setting or ability."""
+    return re.fullmatch(re.sub(r"\{\w+\}", "[a-z0-9-]+", name), finding) is not None
+
+
+def test_the_page_lists_what_is_raised_here() -> None:
+    assert set(documented()) == set(RAISED)
+
+
+@pytest.mark.parametrize("name", RAISED)
+def test_a_finding_is_raised_as_severe_as_the_page_says(name: str) -> None:
+    found = [one for one in RAISED[name]().findings if named(name, one.id)]
+    assert found
+    assert {one.severity for one in found} <= documented()[name]
+    for one in found:
+        assert one.summary
+        assert one.why
+        assert one.source
+
+
+def test_no_plan_of_the_catalogue_raises_what_the_page_does_not_list() -> None:
+    names = documented()
+    for recipe in CATALOG.recipes.values():
+        for hardware in CATALOG.hardware:
+            for choice in recipe.speculation:
+                for one in plan(recipe.id, hardware, choice).findings:
+                    assert any(named(name, one.id) for name in names), one.id
