@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
-from roost.errors import RefusedError, RoostError
+from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
 
 
 @click.command()
-@click.argument("recipe")
-@click.option("--on", "hardware", required=True, metavar="HARDWARE", help="Hardware id.")
+@click.argument("recipe", required=False)
+@click.option("--on", "hardware", metavar="HARDWARE", help="Hardware id.")
 @click.option("--speculation", metavar="CHOICE", help="One of the recipe's choices.")
 @click.option("--variant", metavar="VARIANT", help="One of the recipe's variants.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
@@ -23,6 +24,13 @@ from roost.hosts import HostFacts
     type=click.Path(path_type=Path, dir_okay=False),
     help="Plan for a probed host (`roost probe --json`) instead of its profile.",
 )
+@click.option(
+    "-i",
+    "--inventory",
+    type=click.Path(path_type=Path),
+    help="Plan every host of this inventory, as its variables say, instead of a RECIPE.",
+)
+@click.option("--limit", metavar="PATTERN", help="Only hosts that match (Ansible's pattern).")
 @click.option("--hub", metavar="URL", help="Read configs and headers from this hub.")
 @click.option(
     "--models",
@@ -43,22 +51,72 @@ from roost.hosts import HostFacts
     help="Where resolved revisions stand (default: the checkout's roost.lock.yml).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@click.pass_context
 def plan(
+    context: click.Context,
+    /,
+    recipe: str | None,
+    hardware: str | None,
+    inventory: Path | None,
+    limit: str | None,
+    hub: str | None,
+    models: Path | None,
+    accept: tuple[str, ...],
+    as_json: bool,
+    **one: Any,
+) -> None:
+    """Whether it fits, how many tokens the pool holds, and what it would die of.
+
+    Of a RECIPE on one kind of machine, or with -i of all hosts of an inventory. Exits 3 where an
+    error finding stands that nobody accepted.
+    """
+    if inventory is not None:
+        _only_with_recipe(context)
+        refused = _hosts(inventory, limit, hub, models, accept, as_json)
+    elif recipe is None or hardware is None or limit is not None:
+        raise UsageError(
+            "--limit goes with an inventory"
+            if limit is not None
+            else "nothing to plan: a RECIPE and --on HARDWARE, or -i INVENTORY"
+        )
+    else:
+        refused = _recipe(recipe, hardware, hub, models, accept, as_json, **one)
+    if refused:
+        sys.exit(RefusedError.exit_code)
+
+
+def _only_with_recipe(context: click.Context) -> None:
+    """Refuse what an inventory's variables say for each host."""
+    for parameter in context.command.params:
+        given = context.params.get(parameter.name or "")
+        if given and parameter.name not in _WITH_INVENTORY:
+            raise UsageError(
+                f"{parameter.opts[0]} does not go with an inventory",
+                why="each host's variables say what runs there",
+                fix="plan a RECIPE --on HARDWARE, or set the host's roost_* variables",
+            )
+
+
+_WITH_INVENTORY = {"inventory", "limit", "hub", "models", "accept", "as_json"}
+
+
+def _recipe(
     recipe: str,
     hardware: str,
+    hub: str | None,
+    models: Path | None,
+    accept: tuple[str, ...],
+    as_json: bool,
+    *,
     speculation: str | None,
     variant: str | None,
     assignments: tuple[str, ...],
     host_facts: Path | None,
-    hub: str | None,
-    models: Path | None,
-    accept: tuple[str, ...],
     frontier: bool,
     plot: Path | None,
     lock_file: Path | None,
-    as_json: bool,
-) -> None:
-    """Whether it fits, how many tokens the pool holds, and what it would die of."""
+) -> bool:
+    """Plan one container; whether it is refused."""
     from roost import catalog, launch, lock, settings
     from roost.plan import planner
     from roost.root import default_lock_file
@@ -90,15 +148,59 @@ def plan(
         data = made.model_dump(mode="json")
         if table is not None:
             data["frontier"] = table.model_dump(mode="json")
-        click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+        _print_json(data)
     else:
         from roost.plan import shown
 
         shown.plan(made)
         if table is not None:
             shown.frontier(table)
-    if made.verdict == "refuse":
-        sys.exit(RefusedError.exit_code)
+    return made.verdict == "refuse"
+
+
+def _hosts(
+    inventory: Path,
+    limit: str | None,
+    hub: str | None,
+    models: Path | None,
+    accept: tuple[str, ...],
+    as_json: bool,
+) -> bool:
+    """Plan an inventory; whether a host is refused.
+
+    Raises:
+        RoostError: None is refused, and some could not be planned.
+    """
+    from roost import catalog
+    from roost import inventory as inventories
+    from roost.plan import fleet
+    from roost.root import repository_root
+
+    planned = list(
+        fleet.plans(
+            inventories.load(inventory, limit),
+            repository_root(),
+            catalog=catalog.current(),
+            hub=hub,
+            models=models,
+            accept=accept,
+        )
+    )
+    if as_json:
+        _print_json([one.as_json() for one in planned])
+    else:
+        from roost.plan import shown
+
+        shown.fleet(planned)
+    if any(one.plan is not None and one.plan.verdict == "refuse" for one in planned):
+        return True
+    if failed := [one for one in planned if one.error]:
+        raise UsageError(f"not planned: {', '.join(one.host for one in failed)}")
+    return False
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def _host_facts(path: Path) -> HostFacts:

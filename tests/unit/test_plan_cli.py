@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests.unit.plan_checkpoints import header
+from tests.unit.plan_configs import qwen35_35b
 from tests.unit.probes import probe_output
 
 from roost import hosts
@@ -215,3 +218,119 @@ def test_every_finding_has_its_row_in_the_docs() -> None:
                 raised |= {n.value for n in names if isinstance(n, ast.Constant)}
     assert raised
     assert {name for name in raised if isinstance(name, str)} <= documented
+
+
+def console_blocks(page: str) -> list[tuple[str, list[str]]]:
+    """The commands of a page's console blocks, each with the output that it shows."""
+    text = (ROOT / "docs" / page).read_text()
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", text, flags=re.DOTALL):
+        command, *output = block.splitlines()
+        found.append((command.removeprefix("$ roost plan "), output))
+    return found
+
+
+@pytest.mark.parametrize(("command", "shown"), console_blocks("plan.md"))
+def test_the_page_shows_what_is_printed(command: str, shown: list[str]) -> None:
+    """A line of three dots stands for lines that are left out."""
+    done = CliRunner().invoke(plan, shlex.split(command), env={"COLUMNS": "120"})
+    lines = [r"(?:.*\n)*" if line == "…" else re.escape(line) + "\n" for line in shown]
+    assert re.fullmatch("".join(lines), done.output), done.output
+
+
+def test_sglang_s_memory_is_filled_in_and_marked() -> None:
+    memory = planned("ornith-1.5-35b-nvfp4-dflash2", "--on", "gb10")["memory"]
+    by_name = {term["name"]: term["bytes"] for term in memory["terms"]}
+    assert memory["weights_bytes"] == by_name["weights"] + by_name["rotary table"]
+    assert memory["kv_cache_bytes"] == by_name["KV pool"]
+    assert memory["drafter_bytes"] > by_name["drafter"]
+    assert memory["free_bytes"] >= 0
+    assert memory["max_concurrency"] == memory["kv_pool_tokens"] / 262_144
+    assert memory["estimated"]
+    assert not planned(FP8, "--on", "gb10")["memory"]["estimated"]
+
+
+def test_sglang_that_does_not_fit_is_refused() -> None:
+    recipe = ("ornith-1.5-35b-nvfp4-dflash2", "--on", "gb10")
+    data = planned(*recipe, "--set", "gpu_memory_utilization=0.2")
+    assert ids(data) == {"out-of-memory"}
+    fix = next(one["fix"] for one in data["findings"] if one["id"] == "out-of-memory")
+    assert ids(planned(*recipe, "--set", fix)) == set()
+
+
+def test_a_machine_without_an_image_is_refused_until_one_is_named() -> None:
+    assert ids(planned(FP8, "--on", "rtx5090", "--set", "tensor_parallel=1")) >= {"no-image"}
+    image = f"image=vllm/vllm-openai@sha256:{'0' * 64}"
+    assert "no-image" not in ids(planned(FP8, "--on", "rtx5090", "--set", image))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["ornith-1.5-35b-nvfp4-dflash2", "--on", "gb10", "--frontier"], "only vLLM keeps states"),
+        (["smollm2-135m", "--on", "cpu", "--frontier"], "not known here"),
+        (["qwen3.5-27b-aeon-nvfp4-dflash", "--on", "gb10", "--frontier"], "nobody has read"),
+        ([FP8, "--on", "gb10", "--plot", "x.bmp"], "its suffix is no kind of figure"),
+        ([FP8, "--on", "gb10", "--plot", "/nowhere/x.svg"], "No such file or directory"),
+    ],
+)
+def test_what_has_no_frontier_or_figure_says_why(words: list[str], message: str) -> None:
+    done = run(*words)
+    assert isinstance(done.exception, RoostError)
+    assert message in str(done.exception)
+
+
+def damaged(folder: Path, config: str | None, **files: bytes) -> str:
+    """A directory of snapshots with one damaged one."""
+    place = folder / "deepreinforce-ai--Ornith-1.0-35B-FP8" / "main"
+    place.mkdir(parents=True)
+    if config is not None:
+        (place / "config.json").write_text(config)
+    for name, content in files.items():
+        (place / name.replace("__", ".")).write_bytes(content)
+    return str(folder)
+
+
+GOOD = json.dumps(qwen35_35b())
+WHOLE: dict[str, bytes] = {"model__safetensors": header({"lm_head.weight": ("BF16", [0])})[0]}
+
+
+@pytest.mark.parametrize(
+    ("config", "files", "message"),
+    [
+        (None, {}, "there is no config.json"),
+        ("<html>not here</html>", {}, "is HTML or XML, not JSON"),
+        ("version https://git-lfs.github.com/spec/v1\n", {}, "is a Git LFS pointer"),
+        ("[]", {}, "must be a mapping, not a list"),
+        ("[" * 100_000, {}, "is not JSON that can be a configuration"),
+        ("{}", WHOLE, "num_hidden_layers: is missing"),
+        (GOOD.replace('"head_dim": 256', '"head_dim": "256"'), WHOLE, "head_dim"),
+        (GOOD.replace(": 40,", f": {10**30},"), WHOLE, "num_hidden_layers"),
+        (json.dumps({"text_config": [1]}), WHOLE, "text_config"),
+        (GOOD, {}, "there are no .safetensors weights"),
+        (GOOD, {"model__safetensors": (1000).to_bytes(8, "little") + b'{"a":'}, "is cut off"),
+        (GOOD, {"model__safetensors__index__json": b'{"weight_map": 7}'}, "must be a mapping"),
+    ],
+)
+def test_a_damaged_snapshot_is_a_finding(
+    tmp_path: Path, config: str | None, files: dict[str, bytes], message: str
+) -> None:
+    data = planned(FP8, "--on", "gb10", "--models", damaged(tmp_path, config, **files))
+    found = next(one for one in data["findings"] if one["id"] == "checkpoint-defective")
+    assert message in found["summary"] + found["why"]
+    assert "planned-from-catalogue" not in {one["id"] for one in data["findings"]}
+
+
+def test_absent_shards_say_nothing_of_the_size(tmp_path: Path) -> None:
+    index = {"metadata": {}, "weight_map": {"model.layers.0.x": "a.safetensors"}}
+    files = {"model__safetensors__index__json": json.dumps(index).encode()}
+    data = planned(FP8, "--on", "gb10", "--models", damaged(tmp_path, GOOD, **files))
+    assert "shards-missing" in ids(data)
+    known = planned(FP8, "--on", "gb10")["memory"]
+    assert data["memory"]["weights_bytes"] == known["weights_bytes"]
+
+
+def test_a_directory_without_the_snapshot_is_named(tmp_path: Path) -> None:
+    data = planned(FP8, "--on", "gb10", "--models", str(tmp_path))
+    found = next(one for one in data["findings"] if one["id"] == "planned-from-catalogue")
+    assert str(tmp_path) in found["why"]

@@ -1,12 +1,17 @@
-"""A plan as a person reads it in a terminal."""
+"""Plans as a person reads them in a terminal."""
 
 from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from roost.plan.finding import Verdict
+from roost.plan.finding import Finding, Verdict
+from roost.plan.fleet import HostPlan
 from roost.plan.frontier import Frontier
 from roost.plan.planner import Memory, Plan
 
@@ -15,19 +20,78 @@ _VERDICTS: dict[Verdict, str] = {
     "warn": "runs, with what is said below",
     "refuse": "refused",
 }
+#: From here on recipes stand on one line.
+_WIDE = 110
+#: Hosts that are named with a finding before they are only counted.
+_NAMED = 6
 
 
 def plan(made: Plan) -> None:
     """Verdict, memory and findings."""
     variant = f", variant {made.variant}" if made.variant else ""
+    unknown = "; its memory is not known" if made.memory.kv_pool_tokens is None else ""
     click.echo(
         f"{made.recipe} on {made.hardware}, speculation {made.speculation}{variant}: "
-        f"{_VERDICTS[made.verdict]}"
+        f"{_VERDICTS[made.verdict]}{'' if made.verdict == 'refuse' else unknown}"
     )
     _memory(made.memory)
     for finding in made.findings:
-        severity = f"{finding.severity}, accepted" if finding.accepted else finding.severity
-        click.echo(f"\n{severity} {finding.text()}")
+        click.echo(f"\n{_wrapped(_severity(finding) + ' ' + finding.text())}")
+
+
+def fleet(planned: Sequence[HostPlan]) -> None:
+    """A line for each host, and each finding once with the hosts that it is about."""
+    columns = ("host", "recipe", "speculation", "verdict", "pool", "requests", "free", "errors")
+    wide = Console().width >= _WIDE
+    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
+    for title in columns:
+        right = title in {"pool", "requests", "free"}
+        table.add_column(
+            title,
+            justify="right" if right else "left",
+            no_wrap=title not in ({"errors"} if wide else {"recipe", "errors"}),
+            overflow="fold",
+            min_width={"recipe": 12, "errors": 12}.get(title),
+        )
+    for one in planned:
+        table.add_row(one.host, *_cells(one))
+    _print(table)
+    about: dict[tuple[str, str], list[str]] = {}
+    for one in planned:
+        for finding in one.plan.findings if one.plan else ():
+            about.setdefault((_severity(finding), finding.text()), []).append(one.host)
+    # As each plan has them: errors first.
+    for severity in ("error", "error, accepted", "warning", "info"):
+        for (kind, text), hosts in about.items():
+            if kind == severity:
+                click.echo(f"\n{_wrapped(f'{severity} {text}')}\n  hosts: {_names(hosts)}")
+    for one in planned:
+        if one.error is not None:
+            click.echo(f"\n{_wrapped(f'error {one.error}')}")
+
+
+def _cells(one: HostPlan) -> list[str]:
+    if one.plan is None:
+        return ["-", "-", "-", "-", "-", "-", "not planned, see below"]
+    made, memory = one.plan, one.plan.memory
+    return [
+        made.recipe,
+        made.speculation,
+        made.verdict,
+        "-" if memory.kv_pool_tokens is None else f"{memory.kv_pool_tokens:,}",
+        "-" if memory.max_concurrency is None else f"{memory.max_concurrency:.2f}",
+        "-" if memory.free_bytes is None else size(memory.free_bytes),
+        ", ".join(dict.fromkeys(finding.id for finding in made.refused)),
+    ]
+
+
+def _names(hosts: Sequence[str]) -> str:
+    more = f" and {len(hosts) - _NAMED} more" if len(hosts) > _NAMED else ""
+    return ", ".join(hosts[:_NAMED]) + more
+
+
+def _severity(finding: Finding) -> str:
+    return f"{finding.severity}, accepted" if finding.accepted else finding.severity
 
 
 def _memory(memory: Memory) -> None:
@@ -38,26 +102,30 @@ def _memory(memory: Memory) -> None:
             "host": "of the host",
         }[memory.machine.kind]
         click.echo(f"\nmemory {place} ({memory.machine.source})")
-        table = _table()
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True)
         for term in memory.terms:
             table.add_row(f"  {term.name}", size(term.bytes), term.kind, term.extrapolation or "")
-        if memory.free_bytes is not None:
+        # SGLang's pools take what there is.
+        if memory.free_bytes is not None and not memory.estimated:
             off = memory.uncertainty_bytes or 0
             table.add_row("  free", size(memory.free_bytes), "", f"± {size(off)}" if off else "")
-        Console(soft_wrap=False).print(table)
+        _print(table)
     if memory.kv_pool_tokens is None:
         return
-    click.echo(f"\nKV pool: {memory.kv_pool_tokens:,} tokens", nl=False)
-    if memory.max_concurrency is not None:
+    estimated = " by estimate" if memory.estimated else ""
+    requests = ""
+    if memory.max_concurrency is not None and memory.max_model_len is not None:
+        requests = f", {memory.max_concurrency:.2f} requests of {memory.max_model_len:,}"
+    click.echo(f"\nKV pool: {memory.kv_pool_tokens:,} tokens{requests}{estimated}")
+    if memory.num_blocks is not None:
+        groups = "1 group" if memory.kv_groups == 1 else f"{memory.kv_groups} groups"
         click.echo(
-            f", {memory.max_concurrency:.2f} requests of {memory.max_model_len:,}\n"
             f"  block {memory.attention_block_size:,} tokens, "
-            f"page {memory.page_size_bytes:,} bytes, {memory.kv_groups} groups, "
-            f"{memory.num_blocks:,} blocks, "
-            f"{memory.blocks_per_request:,} per request"
+            f"page {memory.page_size_bytes:,} bytes, {groups}, "
+            f"{memory.num_blocks:,} blocks, {memory.blocks_per_request:,} per request"
         )
-    else:
-        click.echo("")
 
 
 def frontier(table: Frontier) -> None:
@@ -66,7 +134,7 @@ def frontier(table: Frontier) -> None:
     shown = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     contexts = [cell.context for cell in table.rows[0].cells]
     for title in ("  K", "pool", *(f"{context:,}" for context in contexts), "longest"):
-        shown.add_column(title, justify="right")
+        shown.add_column(title, justify="right", no_wrap=True)
     for row in table.rows:
         shown.add_row(
             f"  {row.depth}",
@@ -74,14 +142,41 @@ def frontier(table: Frontier) -> None:
             *(f"{cell.requests:,}" if cell.requests else "-" for cell in row.cells),
             f"{row.longest:,}" if row.longest else "-",
         )
-    Console(soft_wrap=False).print(shown)
+    _print(shown)
     for row in table.rows:
         if row.refused:
             click.echo(f"  K={row.depth}: {row.refused}")
 
 
-def _table() -> Table:
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+def _print(table: Table) -> None:
+    """A table without the blanks that fill its last column."""
+    console = Console(soft_wrap=False)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
+
+
+def _wrapped(text: str) -> str:
+    """Text that a terminal does not break inside words; what goes into a file has whole lines."""
+    if not sys.stdout.isatty():
+        return text
+    return "\n".join(_lines(text.splitlines(), Console().width))
+
+
+def _lines(lines: Iterable[str], width: int) -> Iterable[str]:
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if line.lstrip().startswith("fix:"):
+            yield line  # is pasted
+        else:
+            yield textwrap.fill(
+                line,
+                width,
+                subsequent_indent=" " * (indent + 2),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
 
 
 def size(amount: int) -> str:

@@ -1,0 +1,192 @@
+"""``roost plan -i``: every host of an inventory, as its variables say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit.deployments import write_lock
+
+from roost import catalog
+from roost.errors import UsageError
+from roost.hub import HubUnavailableError
+from roost.inventory import Connection, Host, Inventory
+from roost.launch import Weights
+from roost.plan import fleet
+from roost.plan.fleet import HostPlan
+from roost.plan_cli import plan
+
+FP8 = "ornith-1.0-35b-fp8"
+SMALL = {"kv_cache_bytes": 4 * 2**30}
+
+
+def inventory(**hosts: dict[str, Any]) -> Inventory:
+    """An inventory with these ``roost_*`` variables, without their prefix."""
+    return Inventory(
+        path=Path("inventory/test"),
+        hosts={
+            name: Host(
+                name=name,
+                variables={f"roost_{key}": value for key, value in variables.items()},
+                connection=Connection(address=name),
+            )
+            for name, variables in hosts.items()
+        },
+    )
+
+
+def spark(**variables: Any) -> dict[str, Any]:
+    return {"hardware": "gb10", "recipe": FP8, **variables}
+
+
+def planned(root: Path, given: Inventory, **options: Any) -> dict[str, HostPlan]:
+    made = fleet.plans(given, root, catalog=catalog.builtin(), **options)
+    return {one.host: one for one in made}
+
+
+def errors(one: HostPlan) -> set[str]:
+    assert one.plan is not None
+    return {finding.id for finding in one.plan.refused}
+
+
+def test_each_host_is_planned_for_what_its_variables_say(tmp_path: Path) -> None:
+    made = planned(
+        tmp_path,
+        inventory(
+            a=spark(),
+            b=spark(settings=SMALL),
+            c={"hardware": "rtx5070ti-x2", "recipe": "ornith-1.0-35b-heretic-nvfp4-dflash"},
+            d={
+                "hardware": "rtx5070ti-x2",
+                "recipe": "ornith-1.0-35b-heretic-nvfp4-dflash",
+                "speculation": "none",
+            },
+        ),
+    )
+    assert [one.plan.memory.kv_pool_tokens for one in made.values() if one.plan] == [
+        412_980,
+        205_970,
+        347_124,
+        591_809,
+    ]
+    assert [errors(one) for one in made.values()] == [
+        set(),
+        {"kv-too-small", "max-num-seqs"},
+        set(),
+        set(),
+    ]
+
+
+def test_findings_are_accepted_by_a_host_or_for_all_of_them(tmp_path: Path) -> None:
+    given = inventory(
+        a=spark(settings=SMALL, accept_findings=["kv-too-small"]), b=spark(settings=SMALL)
+    )
+    made = planned(tmp_path, given, accept=["max-num-seqs"])
+    assert errors(made["a"]) == set()
+    assert errors(made["b"]) == {"kv-too-small"}
+
+
+def test_a_lock_of_the_host_s_own_is_heeded(tmp_path: Path) -> None:
+    write_lock(tmp_path / "other.yml")
+    cpu = {"hardware": "cpu", "recipe": "smollm2-135m"}
+    made = planned(tmp_path, inventory(a=cpu, b={**cpu, "lock_file": "other.yml"}))
+
+    def pinned(host: str) -> bool:
+        found = made[host].plan
+        assert found is not None
+        return "not-pinned" not in {finding.id for finding in found.findings}
+
+    assert (pinned("a"), pinned("b")) == (False, True)
+
+
+def test_a_wrong_variable_costs_one_host_its_plan(tmp_path: Path) -> None:
+    made = planned(
+        tmp_path,
+        inventory(a=spark(), b=spark(recipe="ornith"), c=spark(settings={"max_seqs": 1})),
+    )
+    assert made["a"].plan is not None
+    assert "'ornith' is not in the catalogue" in str(made["b"].error)
+    assert "c: roost_settings: max_seqs" in str(made["c"].error)
+
+
+def test_a_repository_that_cannot_be_had_is_asked_for_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that is down must not cost its timeout for each host."""
+    asked = []
+
+    def read(weights: Weights) -> Any:
+        asked.append(weights.repo)
+        raise HubUnavailableError("the hub did not answer")
+
+    monkeypatch.setattr("roost.plan.planner.reader", lambda hub, **_: read if hub else None)
+    there = spark(hub_endpoint="http://hub:1")
+    made = planned(tmp_path, inventory(a=there, b=there, c=spark()))
+    assert asked == ["deepreinforce-ai/Ornith-1.0-35B-FP8"]
+    for host in ("a", "b"):
+        found = made[host].plan
+        assert found is not None
+        assert "the hub did not answer" in {one.why for one in found.findings}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, given: Inventory, *words: str) -> Result:
+    monkeypatch.setattr("roost.inventory.load", lambda *_: given)
+    return CliRunner().invoke(plan, ["-i", "inventory/test", *words], env={"COLUMNS": "120"})
+
+
+def test_the_table_has_a_line_a_host_and_each_finding_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosts = {f"spark-{n:02}": spark(settings=SMALL) for n in range(8)}
+    done = run(monkeypatch, inventory(**hosts, last=spark()))
+    assert done.exit_code == 3
+    lines = done.output.splitlines()
+    assert lines[1].split() == [
+        "spark-00",
+        FP8,
+        "none",
+        "refuse",
+        "205,970",
+        "0.79",
+        "66.09",
+        "GiB",
+        "kv-too-small,",
+        "max-num-seqs",
+    ]
+    assert done.output.count("error kv-too-small") == 1
+    assert "  hosts: spark-00, spark-01, spark-02, spark-03, spark-04, spark-05 and 2 more" in lines
+
+
+def test_json_is_a_list_of_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch, inventory(a=spark(), b=spark(recipe="ornith")), "--json")
+    good, bad = json.loads(done.stdout)
+    assert (good["host"], good["error"]) == ("a", None)
+    assert good["plan"]["memory"]["kv_pool_tokens"] == 412_980
+    assert (bad["host"], bad["plan"]) == ("b", None)
+    assert "'ornith' is not in the catalogue" in bad["error"]
+    assert isinstance(done.exception, UsageError)
+
+
+def test_hosts_that_run_are_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run(monkeypatch, inventory(a=spark())).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-i", "inventory/spark", FP8], "recipe does not go with an inventory"),
+        (["-i", "inventory/spark", "--on", "gb10"], "--on does not go with an inventory"),
+        (["-i", "inventory/spark", "--set", "max_num_seqs=1"], "--set does not go with"),
+        (["-i", "inventory/spark", "--frontier"], "--frontier does not go with"),
+        ([FP8], "nothing to plan"),
+        ([], "nothing to plan"),
+        ([FP8, "--on", "gb10", "--limit", "x"], "--limit goes with an inventory"),
+    ],
+)
+def test_a_recipe_or_an_inventory(words: list[str], message: str) -> None:
+    done = CliRunner().invoke(plan, words)
+    assert isinstance(done.exception, UsageError)
+    assert message in str(done.exception)
