@@ -6,12 +6,17 @@ from typing import Any
 
 from tests.unit.plan_configs import dflash, qwen35_35b
 
+from roost.catalog import builtin
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.budget import Case, Load
 from roost.plan.contents import Contents, Part
 from roost.plan.machine import Machine
-from roost.plan.widths import REFERENCE, Widths
+from roost.plan.widths import Widths
 from roost.settings import Settings
+
+#: Of Qwen3.5-35B-A3B.
+REFERENCE = builtin().architectures["qwen3.5-35b-a3b"].widths
+assert REFERENCE is not None
 
 MIB = 2**20
 GIB = 2**30
@@ -104,7 +109,7 @@ def case(machine: Machine = H200, *, load: Load | None = None, **given: Any) -> 
     What is no field of a case is one of its settings.
     """
     fields = {name: given.pop(name) for name in list(given) if name in Case.model_fields}
-    widths: Widths = fields.pop("widths", REFERENCE)
+    widths: Widths | None = fields.pop("widths", REFERENCE)
     settings = {
         "gpu_memory_utilization": 0.9,
         "max_num_seqs": 256,

@@ -22,6 +22,7 @@ from tests.unit.plan_cases import (
     MIB,
     NVFP4,
     OLD_DRAFTER,
+    REFERENCE,
     RTX5070TI,
     TARGET,
     case,
@@ -41,7 +42,7 @@ from roost.plan.budget import Case, Load, capture_sizes
 from roost.plan.contents import Contents, Part
 from roost.plan.effective import settled
 from roost.plan.machine import Machine
-from roost.plan.widths import REFERENCE, Widths
+from roost.plan.widths import Widths
 from roost.settings import Settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "memory.md"
@@ -343,7 +344,7 @@ def test_terms_say_what_they_are() -> None:
 
 
 def test_unknown_widths_are_assumed_and_said() -> None:
-    planned = budget.make(case().model_copy(update={"widths": None}))
+    planned = budget.make(case(widths_assumed=True))
     assert planned.free_bytes == budget.make(case()).free_bytes
     table_term = next(term for term in planned.terms if term.name == "rotary table")
     assert "assumed" in (table_term.extrapolation or "")

@@ -1,7 +1,15 @@
 """The planner: what an engine would say, from a few kilobytes of configuration.
 
-:mod:`~roost.plan.architecture` reads what a ``config.json`` says, :mod:`~roost.plan.rules` knows
-how engine versions differ, :mod:`~roost.plan.memory` is the arithmetic of vLLM's KV pool. All of
-it is pure: no file, host or network is touched, save by :mod:`~roost.plan.checkpoint`, which reads
-what a checkpoint on a hub or on disk really holds.
+From the ground up, each layer importing only from those before it:
+
+- shapes, which the catalogue's schema is made of: ``architecture``, ``widths``, ``contents``
+  (with ``safetensors``), ``rules`` (how engine versions differ);
+- arithmetic on them: ``memory`` and ``pool`` (vLLM's KV pool), ``calibration``, ``machine`` and
+  ``budget`` (everything around it), ``sglang`` (its own split), ``frontier``;
+- what is planned: ``checkpoint`` and ``reading`` (what a hub or a disk really holds), ``effective``
+  (settings and the engine's defaults), ``subject`` (all of it in one place), ``findings``;
+- ``planner`` makes a plan of it, ``fleet`` one for each host of an inventory, ``gate`` one for a
+  deploy, ``shown`` prints them.
+
+Only ``checkpoint`` touches files or network.
 """

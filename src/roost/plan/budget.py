@@ -23,7 +23,7 @@ from roost.plan.architecture import ITEM_BYTES, Architecture, Attention, Drafter
 from roost.plan.calibration import Calibration, Fit, builtin, distance
 from roost.plan.contents import Contents
 from roost.plan.machine import Machine
-from roost.plan.widths import REFERENCE, Widths
+from roost.plan.widths import Widths
 from roost.settings import Count, Settings, Strict
 
 Kind = Literal["exact", "measured", "estimate"]
@@ -97,7 +97,8 @@ class Case(Strict):
     machine: Machine
     architecture: Architecture
     target: Load
-    widths: Widths | None = Field(None, description="none: those of Qwen3.5-35B-A3B are assumed")
+    widths: Widths
+    widths_assumed: bool = Field(False, description="they are those of Qwen3.5-35B-A3B")
     method: Method | None = Field(None, description="of speculation")
     drafter: Drafter | None = Field(None, description="of method dflash")
     drafter_load: Load | None = None
@@ -307,7 +308,7 @@ def activation_bytes_per_token(case: Case) -> int:
     the workspace of the expert layers, which the engine keeps once it has grown; and the
     intermediate results of the widest layer.
     """
-    widths = case.widths or REFERENCE
+    widths = case.widths
     item = ITEM_BYTES[case.architecture.dtype]
     taps = case.drafter_taps if case.method == "dflash" else 0
     elements = (2 + taps) * widths.hidden + _expert_workspace(case, widths)
@@ -364,11 +365,11 @@ def _libraries(case: Case, calibration: Calibration) -> list[Term]:
 
 
 def _weights(case: Case) -> list[Term]:
-    widths, load = case.widths or REFERENCE, case.target
+    widths, load = case.widths, case.target
     item = ITEM_BYTES[case.architecture.dtype]
     replicated = item * widths.replicated_parameters
     positions = case.architecture.context * (4 if widths.three_positions else 1)
-    assumed = None if case.widths else "widths of Qwen3.5-35B-A3B assumed"
+    assumed = "widths of Qwen3.5-35B-A3B assumed" if case.widths_assumed else None
     table = Term(
         name="rotary table",
         bytes=positions * widths.rotary_dim * item,
@@ -401,7 +402,7 @@ def _head_by_shape(case: Case) -> list[Term]:
 
     A layer of the target with its own experts, and the projection of two hidden states to one.
     """
-    widths, attention = case.widths or REFERENCE, case.architecture.attention
+    widths, attention = case.widths, case.architecture.attention
     if case.method != "mtp" or not case.architecture.mtp_layers:
         return []
     heads = 3 * attention.query_heads + 2 * attention.kv_heads  # queries carry a gate of their size
@@ -415,7 +416,7 @@ def _head_by_shape(case: Case) -> list[Term]:
 
 def _drafter_by_shape(drafter: Drafter, case: Case) -> Term:
     """A DFlash drafter where nothing says how large it is: layers as the known ones have them."""
-    hidden = (case.widths or REFERENCE).hidden
+    hidden = case.widths.hidden
     layers = drafter.full_layers + drafter.sliding_layers
     attention = 2 * hidden * 2 * hidden + 2 * hidden * drafter.kv_heads * drafter.head_dim
     feed_forward = 3 * hidden * 3 * hidden
@@ -445,7 +446,7 @@ def _drafter(case: Case) -> list[Term]:
     load, drafter = case.drafter_load, case.drafter
     if case.method != "dflash" or drafter is None:
         return []
-    widths = case.widths or REFERENCE
+    widths = case.widths
     item = ITEM_BYTES[case.architecture.dtype]
     table = Term(
         name="drafter's rotary table",
@@ -491,7 +492,7 @@ def _sharded(name: str, amount: int, replicated: int, case: Case, kind: Kind, so
 def _activation(case: Case, calibration: Calibration) -> Term:
     tokens = case.settings.max_num_batched_tokens or 0
     sequences = case.settings.max_num_seqs or 0
-    widths = case.widths or REFERENCE
+    widths = case.widths
     workspace = ITEM_BYTES[case.architecture.dtype] * _expert_workspace(case, widths) * tokens
     # Logits in the model's type, once more in float32, and their probabilities.
     logits = min(sequences, tokens) * widths.vocabulary * (ITEM_BYTES[case.architecture.dtype] + 8)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from roost.plan.checkpoint import Checkpoint
 
 GIB = 1024**3
+#: Architecture of nearly every measured point: its widths are assumed, and said to be, where a
+#: model's own are not known.
+_REFERENCE = "qwen3.5-35b-a3b"
 
 #: Reads a repository at its locked commit.
 Reader = Callable[[Weights], "Checkpoint"]
@@ -288,12 +291,16 @@ def _case(subject: Subject) -> Case | None:
     if subject.machine.kind == "host":
         # What the CPU engine takes beside its pool, nobody has measured but for one model.
         return None
-    drafter = subject.drafter
+    drafter, known = subject.drafter, subject.target.widths
+    widths = known or subject.catalog.architectures[_REFERENCE].widths
+    if widths is None:
+        return None
     return Case(
         machine=subject.machine,
         architecture=architecture,
         target=load,
-        widths=subject.target.widths,
+        widths=widths,
+        widths_assumed=known is None,
         method=subject.resolved.speculation.method,
         drafter=drafter.drafter if drafter else None,
         drafter_load=drafter.load() if drafter else None,

@@ -54,7 +54,7 @@ def from_directory(weights: Weights, root: Path) -> Checkpoint:
 
 
 def _widths(found: Checkpoint) -> Widths | None:
-    """Only the budget's estimates want them, and it says what it assumes without."""
+    """Only the budget's estimates want them."""
     try:
         return Widths.from_config(found.config, found.where)
     except RoostError:
@@ -90,7 +90,7 @@ def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | No
         architecture=None
         if drafter
         else Architecture.from_config(found.config, found.where, dtype=dtype),
-        widths=None if drafter else _widths(found),
+        widths=None if drafter else _widths(found) or known.widths,
         drafter=found.drafter() if drafter else None,
         contents=found.contents,
         # Without some shards what is there says nothing of the size.

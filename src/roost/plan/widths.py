@@ -74,20 +74,6 @@ class Widths(Strict):
         )
 
 
-#: Qwen3.5-35B-A3B and what was trained from it: the model of nearly every measured point, and what
-#: is assumed, and said to be, where a model's own widths are not known.
-REFERENCE = Widths(
-    layers=40,
-    hidden=2048,
-    vocabulary=248_320,
-    experts=256,
-    experts_per_token=8,
-    expert_intermediate=512,
-    rotary_dim=64,
-    three_positions=True,
-)
-
-
 def _count(section: dict[str, Any], key: str, where: str, default: int | None = None) -> int:
     value = section.get(key)
     if value is None and default is not None:
