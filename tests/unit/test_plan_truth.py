@@ -262,3 +262,19 @@ def test_an_accepted_error_no_longer_refuses() -> None:
     assert [one.id for one in accepted.findings if one.accepted] == [
         one.id for one in refused.refused
     ]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hardware", "speculation", "settings", "reason"),
+    [
+        # Nothing says how large these weights are; nine heads are no two halves.
+        ("smollm2-135m", "rtx5070ti-x2", "none", {}, "tensor-parallel-uneven"),
+        (DFLASH2, "gb10", "none", {"tensor_parallel": 3}, "tensor-parallel-uneven"),
+        # There is no room for a pool, and its pages would not do.
+        (AEON, "rtx5090", "dflash-main", {}, "kv-page-size"),
+    ],
+)
+def test_what_no_size_mends_is_found_without_one(
+    recipe: str, hardware: str, speculation: str, settings: dict[str, Any], reason: str
+) -> None:
+    assert reason in errors(plan(recipe, hardware, speculation, **settings))

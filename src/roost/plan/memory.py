@@ -244,7 +244,7 @@ def kv_pool(
     _in_range("kv_cache_bytes", kv_cache_bytes, 1, _MOST_BYTES)
     if drafter is not None:
         _check_drafter(drafter, num_speculative_tokens, rules)
-    _check_shares(target, drafter, tensor_parallel)
+    require_shares(target, drafter, tensor_parallel)
 
     gdn = target.gdn
     item = _kv_item_bytes(kv_dtype, target)
@@ -443,8 +443,12 @@ def _wants_one_group(drafter: Drafter | None, gdn: Gdn | None, rules: EngineRule
     return gdn is not None and not _is_mixed(drafter, rules)
 
 
-def _check_shares(target: Architecture, drafter: Drafter | None, tensor_parallel: int) -> None:
-    """Whether every GPU gets a whole share of the heads, as the engine demands."""
+def require_shares(target: Architecture, drafter: Drafter | None, tensor_parallel: int) -> None:
+    """Refuse heads of which not every GPU gets a whole share, as the engines do.
+
+    Raises:
+        RefusedError: Naming each kind of head.
+    """
     counts = {"attention heads": target.attention.query_heads}
     if target.gdn is not None:
         counts["gated-delta key heads"] = target.gdn.key_heads

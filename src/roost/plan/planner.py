@@ -153,6 +153,7 @@ def examine(
         pool=None,
         obstacles=tuple(obstacles),
     )
+    subject = _with_shares(subject)
     if resolved.engine.style == "sglang":
         return _with_sglang(subject)
     return _with_pool(_with_budget(_with_rules(subject)))
@@ -266,6 +267,20 @@ def _obstacle(name: str, severity: Severity, error: RoostError, source: str) -> 
     )
 
 
+def _with_shares(subject: Subject) -> Subject:
+    """Whether the heads can be shared, which no size of anything changes."""
+    if subject.target.architecture is None:
+        return subject
+    ranks = subject.settings.tensor_parallel or 1
+    try:
+        memory.require_shares(subject.target.architecture, subject.layers_added, ranks)
+    except RefusedError as error:
+        return _blocked(
+            subject, _obstacle("tensor-parallel-uneven", "error", error, "roost.plan.memory")
+        )
+    return subject
+
+
 def _with_rules(subject: Subject) -> Subject:
     """The version's rules for the pool; an image may hold a version that nobody has read."""
     version = subject.version
@@ -333,10 +348,13 @@ def _unknown_size(subject: Subject) -> Iterator[Finding]:
 
 
 def _with_pool(subject: Subject) -> Subject:
-    """The KV pool, also where nobody knows how large the weights are but the bytes are given."""
+    """The KV pool, also where nobody knows how large the weights are but the bytes are given.
+
+    Where nothing says how large the pool is, what does not depend on that is found all the same.
+    """
     architecture, rules = subject.target.architecture, subject.rules
     pool_bytes = _pool_bytes(subject)
-    if architecture is None or rules is None or not pool_bytes:
+    if architecture is None or rules is None:
         return subject
     if unknown := _unknown_drafter(subject):
         return _blocked(subject, unknown)
@@ -346,19 +364,19 @@ def _with_pool(subject: Subject) -> Subject:
         subject.drafter.drafter if subject.drafter else None,
         subject.settings,
         method=subject.resolved.speculation.method,
-        kv_cache_bytes=pool_bytes,
+        kv_cache_bytes=pool_bytes or 1,
         rules=rules,
     )
     try:
         pool = lay()
     except PoolRefusedError as error:
         return _blocked(subject, _obstacle(error.id, "error", error, rules.source))
-    except RefusedError as error:
-        return _blocked(
-            subject, _obstacle("tensor-parallel-uneven", "error", error, "roost.plan.memory")
-        )
+    except RefusedError:
+        return subject  # the heads cannot be shared, which was said above
     except UsageError as error:
         return _blocked(subject, _obstacle("pool-not-computed", "info", error, "roost.plan.memory"))
+    if not pool_bytes:
+        return subject
     # Only the capture of CUDA graphs asks for a block a sequence.
     graphs = subject.compute_capability is not None and not subject.settings.enforce_eager
     refusals = memory.pool_refusals(
