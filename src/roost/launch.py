@@ -8,7 +8,7 @@ Nothing here does I/O, and nothing else in roost assembles a command line.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -406,16 +406,16 @@ def _takes_key(recipe: Recipe, engine: Engine, image: Image) -> ApiKey:
 
 
 def _check_speculation_settings(recipe: Recipe, name: str, overrides: Settings) -> None:
-    choice = recipe.speculation[name]
+    choice, choices = recipe.speculation[name], recipe.speculation.items()
     if choice.method is None and overrides.num_speculative_tokens is not None:
         raise UsageError(
             f"num_speculative_tokens is set, but speculation {name!r} does not speculate",
-            fix="drop the setting, or choose: " + _speculating(recipe),
+            fix=_drop_or_choose(one for one, other in choices if other.method),
         )
     if choice.drafter is None and overrides.drafter_revision is not None:
         raise UsageError(
             f"drafter_revision is set, but speculation {name!r} has no drafter",
-            fix="drop the setting, or choose: " + _speculating(recipe),
+            fix=_drop_or_choose(one for one, other in choices if other.drafter),
         )
 
 
@@ -429,8 +429,9 @@ def _speculation(recipe: Recipe, wanted: str | None) -> tuple[str, Speculation]:
     return name, recipe.speculation[name]
 
 
-def _speculating(recipe: Recipe) -> str:
-    return ", ".join(name for name, choice in recipe.speculation.items() if choice.method)
+def _drop_or_choose(choices: Iterable[str]) -> str:
+    names = ", ".join(choices)
+    return "drop the setting" + (f", or choose: {names}" if names else "")
 
 
 def _verified(recipe: Recipe) -> str:

@@ -258,3 +258,25 @@ def test_untested_hardware_runs_with_a_named_image() -> None:
     ).spec
     assert spec.image == image
     assert spec.gpus is None
+
+
+@pytest.mark.parametrize(
+    ("recipe", "speculation", "settings", "fix"),
+    [
+        ("ornith-1.0-35b-fp8", "none", {"num_speculative_tokens": 4}, "drop the setting"),
+        ("smollm2-135m", "ngram", {"drafter_revision": "x"}, "drop the setting, or choose: dflash"),
+    ],
+)
+def test_a_fix_names_only_choices_that_take_the_setting(
+    recipe: str, speculation: str, settings: dict[str, Any], fix: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        launch.build(
+            catalog.builtin(),
+            recipe,
+            "gb10",
+            speculation=speculation,
+            overrides=Settings(**settings),
+            refuse=False,
+        )
+    assert caught.value.fix == fix
