@@ -58,7 +58,7 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
         *machine(facts, needs),
         *_docker(facts, needs),
         *_port(facts, deployment.port),
-        *_memory(facts, needs, running),
+        *memory(facts, needs, running=running),
     ]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
@@ -384,7 +384,7 @@ def _port(facts: HostFacts, port: int) -> Iterator[Finding]:
     )
 
 
-def _memory(facts: HostFacts, needs: Requirements, running: bool) -> Iterator[Finding]:
+def memory(facts: HostFacts, needs: Requirements, *, running: bool) -> Iterator[Finding]:
     """Memory that is there at all; what an engine takes of a GPU's is the plan's work.
 
     While a container of ours runs, what it holds comes back at the swap, so only the totals count.

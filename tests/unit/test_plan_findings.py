@@ -80,11 +80,23 @@ def read(found: Checkpoint | RoostError, recipe: str = FP8, **settings: Any) -> 
     return planner.make(resolved, catalog=CATALOG, read=reader)
 
 
-def probed(gpu: tuple[int, str], hardware: str = "rtx5070ti-x2", **sections: Any) -> Plan:
+def probed(
+    gpu: tuple[int, str],
+    hardware: str = "rtx5070ti-x2",
+    recipe: str = HERETIC,
+    tensor_parallel: int | None = None,
+    **sections: Any,
+) -> Plan:
     """A plan for a probed host."""
     facts = hosts.parse(probe_output(gpu=gpu, **sections))
-    resolved = launch.build(CATALOG, HERETIC, hardware, refuse=False)
+    overrides = Settings(tensor_parallel=tensor_parallel)
+    resolved = launch.build(CATALOG, recipe, hardware, overrides=overrides, refuse=False)
     return planner.make(resolved, catalog=CATALOG, facts=facts)
+
+
+def little(kib: int) -> tuple[int, str]:
+    """What /proc/meminfo says of a host with so much memory."""
+    return 0, f"MemTotal: {kib} kB\nMemAvailable: {kib} kB"
 
 
 def cards(*names: str, mib: int = 16_303, driver: str = "610.47", capability: str = "12.0") -> Any:
@@ -153,6 +165,7 @@ RAISED: dict[str, Callable[[], Plan]] = {
     "gpu-memory": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", mib=12_000)),
     "compute-capability": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", capability="8.6")),
     "driver": lambda: probed(cards("RTX 5070 Ti", "RTX 5070 Ti", driver="535.1")),
+    "memory": lambda: probed((127, ""), "cpu", recipe="smollm2-135m", meminfo=little(1_000_000)),
     "unlike-gpus": lambda: probed(cards("RTX 5070 Ti", "RTX 5090")),
     "memory-not-probed": lambda: probed((6, "No devices were found")),
     "mtp-tensors-missing": lambda: plan(FP8, "gb10", "mtp", known=with_mtp()),
@@ -268,3 +281,45 @@ def test_no_plan_of_the_catalogue_raises_what_the_page_does_not_list() -> None:
             for choice in recipe.speculation:
                 for one in plan(recipe.id, hardware, choice).findings:
                     assert any(named(name, one.id) for name in names), one.id
+
+
+def test_cards_that_nobody_shares_may_differ() -> None:
+    unlike = cards("RTX 5070 Ti", "RTX 5090")
+    made = probed(unlike, tensor_parallel=1)
+    assert next(one for one in made.findings if one.id == "unlike-gpus").severity == "warning"
+    on_cpu = probed(unlike, "cpu", recipe="smollm2-135m")
+    assert {one.id for one in on_cpu.findings}.isdisjoint({"unlike-gpus", "idle-gpus"})
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpu", "meminfo"),
+    [
+        ("gb10", "NVIDIA GB10, [N/A], [N/A], 580.1, 12.1", "MemTotal: 0 kB\nMemAvailable: 0 kB"),
+        ("gb10", "NVIDIA GB10, [N/A], [N/A], 580.1, 12.1", ""),
+        ("rtx5070ti-x2", "NVIDIA GeForce RTX 5070 Ti, 0, 0, 610.47, 12.0", "MemTotal: 9 kB"),
+        (
+            "rtx5070ti-x2",
+            "NVIDIA GeForce RTX 5070 Ti, [N/A], [N/A], 610.47, 12.0",
+            "MemTotal: 9 kB",
+        ),
+    ],
+)
+def test_a_host_that_tells_no_memory_is_planned_from_its_profile(
+    hardware: str, gpu: str, meminfo: str
+) -> None:
+    made = probed((0, f"0, GPU-0, {gpu}"), hardware, meminfo=(0, meminfo))
+    assert "memory-not-probed" in {one.id for one in made.findings}
+    assert made.memory.machine is not None
+    assert not made.memory.machine.probed
+
+
+def test_what_a_host_has_free_is_no_more_than_it_has() -> None:
+    made = probed(
+        (0, "0, GPU-0, NVIDIA GB10, 130000, 130000, 580.1, 12.1"),
+        "gb10",
+        machine=(0, "aarch64"),
+        meminfo=(0, "MemTotal: 1000000 kB\nMemAvailable: 127600748 kB"),
+    )
+    assert made.memory.machine is not None
+    assert made.memory.machine.kind == "unified"
+    assert made.memory.machine.available_bytes == made.memory.machine.total_bytes == 1_024_000_000

@@ -88,8 +88,9 @@ def from_facts(
         RoostError: The facts that a budget needs are not there.
     """
     calibration = calibration or builtin()
-    if hardware.gpu is None or facts.unified_memory:
-        if facts.memory_total_bytes is None or facts.memory_available_bytes is None:
+    # What nvidia-smi says of unified memory, if anything, is not what an engine can take.
+    if hardware.gpu is None or hardware.gpu.memory == "unified":
+        if not facts.memory_total_bytes or facts.memory_available_bytes is None:
             raise RoostError(
                 "the probe saw no MemTotal and MemAvailable",
                 why="without memory of its own a GPU uses the host's, which /proc/meminfo tells",
@@ -99,7 +100,7 @@ def from_facts(
             kind="host" if hardware.gpu is None else "unified",
             gpus=max(1, len(facts.gpus)),
             total_bytes=facts.memory_total_bytes,
-            available_bytes=facts.memory_available_bytes,
+            available_bytes=min(facts.memory_available_bytes, facts.memory_total_bytes),
             probed=True,
             source="MemTotal and MemAvailable of the host",
         )
@@ -115,6 +116,8 @@ def from_facts(
     # Ranks are equal, so the smallest card and the fullest one decide for all.
     total = min(known)
     total_bytes = total * _MIB - calibration.driver_reserve(total)
+    if total_bytes <= 0:
+        raise RoostError(f"nvidia-smi tells {total:,} MiB of memory of a GPU")
     free = [gpu.memory_free_mib for gpu in facts.gpus if gpu.memory_free_mib is not None]
     return Machine(
         hardware=hardware.id,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roost import preflight
 from roost.deployment import requirements
+from roost.launch import CONTAINER
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
@@ -44,7 +45,7 @@ def idle_gpus(s: Subject) -> Iterator[Finding]:
     """Cards that nobody uses."""
     wanted = s.resolved.settings.tensor_parallel or 1
     have = _gpus(s)
-    if have > wanted:
+    if s.resolved.hardware.gpu is not None and have > wanted:
         yield Finding(
             id="idle-gpus",
             severity="warning",
@@ -73,7 +74,11 @@ def host(s: Subject) -> Iterator[Finding]:
     """Whether a probed host is what is planned for, as the preflight sees it."""
     if s.host is None:
         return
-    for found in preflight.machine(s.host, requirements(s.resolved)):
+    needs, running = requirements(s.resolved), CONTAINER in s.host.containers
+    for found in [
+        *preflight.machine(s.host, needs),
+        *preflight.memory(s.host, needs, running=running),
+    ]:
         yield Finding(
             id=found.id.replace("_", "-"),
             severity=found.severity,
@@ -86,15 +91,17 @@ def host(s: Subject) -> Iterator[Finding]:
 
 def unlike_gpus(s: Subject) -> Iterator[Finding]:
     """Tensor parallelism gives each card the same share."""
-    names = [gpu.name for gpu in s.host.gpus] if s.host else []
+    if s.host is None or s.resolved.hardware.gpu is None:
+        return
+    names = [gpu.name for gpu in s.host.gpus]
     if len(set(names)) > 1:
         yield Finding(
             id="unlike-gpus",
-            severity="error",
+            severity="error" if (s.resolved.settings.tensor_parallel or 1) > 1 else "warning",
             summary="the host's GPUs differ: " + ", ".join(names),
             why="tensor parallelism gives each card the same share, so the smallest sets the "
             "budget, and no profile describes the pair",
-            fix="plan for one kind: tensor_parallel=1 and CUDA_VISIBLE_DEVICES, or a profile",
+            fix="tensor_parallel=1, or a profile of your own that describes them",
             source="host facts",
         )
 
