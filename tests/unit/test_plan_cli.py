@@ -17,6 +17,7 @@ from tests.unit.probes import probe_output
 
 from roost import hosts
 from roost.errors import RoostError
+from roost.plan import shown
 from roost.plan_cli import plan
 
 HERETIC = "ornith-1.0-35b-heretic-nvfp4-dflash"
@@ -230,11 +231,11 @@ def console_blocks(page: str) -> list[tuple[str, list[str]]]:
     return found
 
 
-@pytest.mark.parametrize(("command", "shown"), console_blocks("plan.md"))
-def test_the_page_shows_what_is_printed(command: str, shown: list[str]) -> None:
+@pytest.mark.parametrize(("command", "output"), console_blocks("plan.md"))
+def test_the_page_shows_what_is_printed(command: str, output: list[str]) -> None:
     """A line of three dots stands for lines that are left out."""
     done = CliRunner().invoke(plan, shlex.split(command), env={"COLUMNS": "120"})
-    lines = [r"(?:.*\n)*" if line == "…" else re.escape(line) + "\n" for line in shown]
+    lines = [r"(?:.*\n)*" if line == "…" else re.escape(line) + "\n" for line in output]
     assert re.fullmatch("".join(lines), done.output), done.output
 
 
@@ -334,3 +335,12 @@ def test_a_directory_without_the_snapshot_is_named(tmp_path: Path) -> None:
     data = planned(FP8, "--on", "gb10", "--models", str(tmp_path))
     found = next(one for one in data["findings"] if one["id"] == "planned-from-catalogue")
     assert str(tmp_path) in found["why"]
+
+
+def test_a_terminal_s_lines_break_between_words_and_fixes_not_at_all() -> None:
+    text = ["error some-id: " + "word " * 20, "  why: " + "word " * 20, "  fix: " + "x=1 " * 20]
+    lines = "\n".join(shown.wrapped(text, 40)).splitlines()
+    assert lines[-1] == text[-1]
+    assert all(len(line) <= 40 for line in lines[:-1])
+    assert lines[1].startswith("  word")
+    assert [line for line in lines if line.startswith("    word")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -36,7 +36,7 @@ def plan(made: Plan) -> None:
     )
     _memory(made.memory)
     for finding in made.findings:
-        click.echo(f"\n{_wrapped(_severity(finding) + ' ' + finding.text())}")
+        click.echo(f"\n{_fitted(_severity(finding) + ' ' + finding.text())}")
 
 
 def fleet(planned: Sequence[HostPlan]) -> None:
@@ -64,10 +64,10 @@ def fleet(planned: Sequence[HostPlan]) -> None:
     for severity in ("error", "error, accepted", "warning", "info"):
         for (kind, text), hosts in about.items():
             if kind == severity:
-                click.echo(f"\n{_wrapped(f'{severity} {text}')}\n  hosts: {_names(hosts)}")
+                click.echo(f"\n{_fitted(f'{severity} {text}')}\n  hosts: {_names(hosts)}")
     for one in planned:
         if one.error is not None:
-            click.echo(f"\n{_wrapped(f'error {one.error}')}")
+            click.echo(f"\n{_fitted(f'error {one.error}')}")
 
 
 def _cells(one: HostPlan) -> list[str]:
@@ -157,18 +157,19 @@ def _print(table: Table) -> None:
         click.echo(line.rstrip())
 
 
-def _wrapped(text: str) -> str:
+def _fitted(text: str) -> str:
     """Text that a terminal does not break inside words; what goes into a file has whole lines."""
     if not sys.stdout.isatty():
         return text
-    return "\n".join(_lines(text.splitlines(), Console().width))
+    return "\n".join(wrapped(text.splitlines(), Console().width))
 
 
-def _lines(lines: Iterable[str], width: int) -> Iterable[str]:
+def wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
+    """A finding's lines in so many columns; what is to be pasted stays in one piece."""
     for line in lines:
         indent = len(line) - len(line.lstrip())
         if line.lstrip().startswith("fix:"):
-            yield line  # is pasted
+            yield line
         else:
             yield textwrap.fill(
                 line,

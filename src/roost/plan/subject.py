@@ -106,6 +106,18 @@ class Subject:
         return layers_added(self.target.architecture, self.resolved.speculation.method, drafter)
 
     @property
+    def other_choices(self) -> list[str]:
+        """Speculation choices that nobody calls broken here, the recipe's default first."""
+        recipe, hardware = self.resolved.recipe, self.resolved.hardware.id
+        usable = (
+            name
+            for name in recipe.speculation
+            if name != self.resolved.speculation_name
+            and recipe.support_on(hardware, name) != "unsupported"
+        )
+        return sorted(usable, key=lambda name: name != recipe.default_speculation)
+
+    @property
     def image_facts(self) -> list[KnownImage]:
         """What is known of the image that runs."""
         image = self.resolved.image

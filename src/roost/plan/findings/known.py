@@ -16,12 +16,7 @@ def not_to_run(s: Subject) -> Iterator[Finding]:
     if found is None:
         return
     recipe, hardware = s.resolved.recipe, s.resolved.hardware.id
-    others = [
-        name
-        for name in recipe.speculation
-        if name != s.resolved.speculation_name
-        and recipe.support_on(hardware, name) != "unsupported"
-    ]
+    others = s.other_choices
     whole = recipe.support_on(hardware) == "unsupported"
     yield Finding(
         id=NOT_TO_RUN,

@@ -48,14 +48,8 @@ def mtp(s: Subject) -> Iterator[Finding]:
 
 
 def _other_choice(s: Subject) -> str:
-    recipe = s.resolved.recipe
-    usable = [
-        name
-        for name, choice in recipe.speculation.items()
-        if choice.method != "mtp"
-        and recipe.support_on(s.resolved.hardware.id, name) != "unsupported"
-    ]
-    return usable[0] if usable else "none"
+    speculation = s.resolved.recipe.speculation
+    return next((name for name in s.other_choices if speculation[name].method != "mtp"), "none")
 
 
 def vision(s: Subject) -> Iterator[Finding]:
