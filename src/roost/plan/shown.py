@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from roost.plan.finding import Finding, Verdict
-from roost.plan.fleet import HostPlan
 from roost.plan.frontier import Frontier
 from roost.plan.planner import Memory, Plan
+
+if TYPE_CHECKING:
+    from roost.plan.fleet import HostPlan
 
 _VERDICTS: dict[Verdict, str] = {
     "ok": "nothing speaks against it",
