@@ -192,7 +192,7 @@ def _hosts(
         from roost.plan import shown
 
         shown.fleet(planned)
-    if any(one.plan is not None and one.plan.verdict == "refuse" for one in planned):
+    if any(one.refused for one in planned):
         return True
     if failed := [one for one in planned if one.error]:
         raise UsageError(f"not planned: {', '.join(one.host for one in failed)}")

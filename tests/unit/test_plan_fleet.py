@@ -190,3 +190,18 @@ def test_a_recipe_or_an_inventory(words: list[str], message: str) -> None:
     done = CliRunner().invoke(plan, words)
     assert isinstance(done.exception, UsageError)
     assert message in str(done.exception)
+
+
+def test_what_is_refused_before_there_is_a_plan_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An untrusted image is told no key."""
+    untrusted = {
+        "hardware": "gb10",
+        "recipe": "ornith-1.0-35b-aeon-nvfp4-dflash",
+        "api_key": "secret-key",
+    }
+    done = run(monkeypatch, inventory(a=untrusted, b=spark()))
+    assert done.exit_code == 3
+    assert "its image is not trusted" in done.output
+    assert "secret-key" not in done.output

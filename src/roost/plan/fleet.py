@@ -10,7 +10,7 @@ from typing import Any
 
 from roost import launch, lock, site
 from roost.catalog import Catalog
-from roost.errors import RoostError
+from roost.errors import RefusedError, RoostError
 from roost.inventory import Host, Inventory
 from roost.launch import Weights
 from roost.plan import planner
@@ -25,6 +25,13 @@ class HostPlan:
     host: str
     plan: Plan | None
     error: RoostError | None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it would not be deployed, by its plan or before there is one."""
+        if self.plan is None:
+            return isinstance(self.error, RefusedError)
+        return self.plan.verdict == "refuse"
 
     def as_json(self) -> dict[str, Any]:
         """``{host, plan, error}``; the plan as ``roost plan --json`` has it."""
