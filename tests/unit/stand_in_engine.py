@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,7 +29,9 @@ class Engine:
 
     port: int = 0
     name: str = "smollm2-135m"
+    #: As vLLM; empty: there is no such page, and another one has it, as with SGLang.
     version: str = "0.32.0+cpu"
+    server_info: dict[str, str] = field(default_factory=dict)
     #: Asked for under /v1, like vLLM; none: nobody is asked.
     key: str | None = None
     health: int = 200
@@ -41,7 +44,11 @@ class Engine:
     ties: int = 0
     speculates: bool = True
     accepted_per_draft: float = 1.5
+    #: Of prompt and answer together; none: the engine does not say.
+    context: int | None = 2048
     requests: list[dict[str, Any]] = field(default_factory=list)
+    #: What a load generator had generated: tokens, drafts, draft tokens, accepted tokens.
+    load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
 
     def answer(self, body: dict[str, Any]) -> str:
         prompt = body["messages"][0]["content"]
@@ -50,13 +57,14 @@ class Engine:
     def metrics(self) -> str:
         labels = '{engine="0",model_name="m"}'
         steps = 10 * len(self.requests)
-        lines = [f"vllm:generation_tokens_total{labels} {steps * 2}"]
+        tokens, drafts, draft_tokens, accepted = self.load
+        lines = [f"vllm:generation_tokens_total{labels} {steps * 2 + tokens}"]
         if self.speculates:
             lines += [
-                f"vllm:spec_decode_num_drafts_total{labels} {steps}",
-                f"vllm:spec_decode_num_draft_tokens_total{labels} {steps * 4}",
+                f"vllm:spec_decode_num_drafts_total{labels} {steps + drafts}",
+                f"vllm:spec_decode_num_draft_tokens_total{labels} {steps * 4 + draft_tokens}",
                 f"vllm:spec_decode_num_accepted_tokens_total{labels} "
-                f"{steps * self.accepted_per_draft}",
+                f"{steps * self.accepted_per_draft + accepted}",
             ]
         return "\n".join(lines) + "\n"
 
@@ -82,12 +90,16 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            model = {"id": engine.name, "max_model_len": engine.context}
             pages: dict[str, tuple[int, bytes]] = {
                 "/health": (engine.health, b""),
                 "/version": (200, json.dumps({"version": engine.version}).encode()),
-                "/v1/models": (200, json.dumps({"data": [{"id": engine.name}]}).encode()),
+                "/v1/models": (200, json.dumps({"data": [model]}).encode()),
                 "/metrics": (200, engine.metrics().encode()),
             }
+            if not engine.version:
+                del pages["/version"]
+                pages["/server_info"] = (200, json.dumps(engine.server_info).encode())
             if self.stranger():
                 self.reply(401, b'{"error": "Unauthorized"}')
             else:
@@ -99,6 +111,10 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.path == "/stand-in/load":
+                engine.load = [a + b for a, b in zip(engine.load, body, strict=True)]
+                self.reply(200, b"{}")
+                return
             engine.requests.append(body)
             text = engine.answer(body)
             if self.stranger():
@@ -164,14 +180,16 @@ class Container:
         )
 
     def install(self, directory: Path) -> None:
-        """Write a ``docker`` that prints this."""
+        """Write a ``docker`` that prints this; ``exec`` is the load generator's stand-in."""
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "docker"
+        harness = Path(__file__).with_name("stand_in_harness.py")
         script.write_text(
             "#!/bin/sh\n# Stand-in: prints what a test decided.\n"
             'case "$1" in\n'
             f"container) echo {shlex.quote(json.dumps([self.inspect]))};;\n"
             f"image) echo {shlex.quote(json.dumps([self.image]))};;\n"
+            f'exec) exec {sys.executable} {harness} "$@";;\n'
             "logs) echo '2026-01-02 out'; printf '2026-01-01 50%%\\r100%%\\n' >&2;;\n"
             "esac\n"
         )

@@ -134,3 +134,25 @@ def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatc
     ):
         assert client.models() == ["smollm2-135m"]
         assert client.version() == "0.32.0+cpu"
+
+
+def test_sglang_says_its_version_elsewhere() -> None:
+    with (
+        stand_in_engine.serving(Engine(version="", server_info={"version": "0.5.23"})) as engine,
+        Client(f"http://127.0.0.1:{engine.port}") as client,
+    ):
+        assert client.version() == "0.5.23"
+        engine.server_info = {}
+        with pytest.raises(EngineError, match="/server_info names no version"):
+            client.version()
+
+
+def test_the_context_limit_is_the_served_models() -> None:
+    with (
+        stand_in_engine.serving(Engine(context=2048)) as engine,
+        Client(f"http://127.0.0.1:{engine.port}") as client,
+    ):
+        assert client.context_limit(engine.name) == 2048
+        assert client.context_limit("another") is None
+        engine.context = None
+        assert client.context_limit(engine.name) is None

@@ -131,9 +131,18 @@ class Client:
 
     def version(self) -> str:
         """The engine's own version."""
-        version = self._json("GET", "/version").get("version")
+        path = "/version"
+        try:
+            reply = self._json("GET", path)
+        except EngineError as error:
+            if error.status != httpx2.codes.NOT_FOUND:
+                raise
+            # SGLang says it elsewhere.
+            path = "/server_info"
+            reply = self._json("GET", path)
+        version = reply.get("version")
         if not isinstance(version, str):
-            raise EngineError("/version names no version")
+            raise EngineError(f"{path} names no version")
         return version
 
     def models(self) -> list[str]:
@@ -142,6 +151,15 @@ class Client:
             return [str(entry["id"]) for entry in self._json("GET", "/v1/models")["data"]]
         except (KeyError, TypeError):
             raise EngineError("/v1/models is not a list of models") from None
+
+    def context_limit(self, name: str) -> int | None:
+        """Tokens that prompt and answer may have together; none where the engine does not say."""
+        try:
+            data = self._json("GET", "/v1/models")["data"]
+            limits = [entry.get("max_model_len") for entry in data if entry["id"] == name]
+        except (KeyError, TypeError, AttributeError):
+            raise EngineError("/v1/models is not a list of models") from None
+        return int(limits[0]) if limits and limits[0] else None
 
     def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """One chat completion, whole; the decoded reply."""
