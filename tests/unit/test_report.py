@@ -72,6 +72,19 @@ def test_every_value_is_escaped_and_nothing_is_fetched() -> None:
     assert "default-src 'none'" in page.attributes["content"][-1]
 
 
+def test_a_figure_shows_its_interval_where_it_has_one() -> None:
+    figure = {"title": "X", "value": 100.0, "unit": "tokens/s", "source": "s"}
+    page = Page(report.render(result(figures={"x": {**figure, "low": 97.5, "high": 102.4}})))
+    assert "100 tokens/s97.5 to 102" in page.text
+    for without in (figure, {**figure, "low": None, "high": None}):
+        assert (
+            " to "
+            not in Page(report.render(result(figures={"x": without})))
+            .text.partition("Beside")[0]
+            .partition("Figures")[2]
+        )
+
+
 def test_outcome_is_said_in_words_and_failed_checks_come_first() -> None:
     checks = [
         {"id": "health", "ok": True, "expected": "200", "observed": "200", "why": ""},

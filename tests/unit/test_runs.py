@@ -58,6 +58,8 @@ def test_finish_writes_everything_and_reads_back(tmp_path: Path) -> None:
         "value": 1.5,
         "unit": "ms",
         "source": "one request",
+        "low": None,
+        "high": None,
     }
     assert (tmp_path / "engine.log").read_text() == "ready\n"
     names = {item.name for item in tmp_path.iterdir()} - {"roost.lock.yml"}

@@ -58,7 +58,7 @@ class Check(BaseModel):
 
 
 class Figure(BaseModel):
-    """One number and where it comes from."""
+    """One number and where it comes from; ``low`` and ``high`` are its 95 % interval, if any."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -66,6 +66,8 @@ class Figure(BaseModel):
     value: float
     unit: str
     source: str
+    low: float | None = None
+    high: float | None = None
 
 
 @dataclass
@@ -143,7 +145,7 @@ def verify(target: Target) -> Evidence:
         _copy(target)
     after = _reading(target, "metrics_after.txt", evidence)
     checks += [speculation(target.deployment, before, after, evidence)]
-    _keep_log(target, evidence)
+    keep_log(target, evidence)
     return evidence
 
 
@@ -607,8 +609,8 @@ def _reading(target: Target, name: str, evidence: Evidence) -> Reading:
         return RoostError(f"{target.host.name}: {refusals[-1]}") if refusals else error
 
 
-def _keep_log(target: Target, evidence: Evidence) -> None:
-    """The end of the engine's log; without it the reason takes its place."""
+def keep_log(target: Target, evidence: Evidence) -> None:
+    """Keep the end of the engine's log; without it the reason takes its place."""
     name = target.deployment.spec.name
     words = ["docker", "logs", "--timestamps", "--tail", str(LOG_LINES), name]
     try:
