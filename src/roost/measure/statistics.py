@@ -1,0 +1,138 @@
+"""Medians with intervals, and ratios with intervals, for few and many values.
+
+Nothing is drawn at random here, so the same values always give the same interval. From six values
+on, the interval of a median is read off the sorted values: no assumption about their distribution.
+Fewer than six have no such interval at 95 %; there it comes from Student's t on the logarithms,
+which takes the noise to be a factor, as it is for speeds and times. One or two values get none:
+with a single degree of freedom it would span orders of magnitude.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+#: Values that a median needs for an interval.
+FEWEST = 3
+
+#: Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, as in printed tables.
+_T_QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+#: For more degrees of freedom: the normal distribution's.
+_NORMAL_QUANTILE = 1.960
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A median, or a ratio, with its 95 % interval.
+
+    Attributes:
+        low, high: The interval's ends; ``None`` where there are too few values for one.
+        n: How many independent values it rests on.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval as a fraction of the value."""
+        if self.low is None or self.high is None or not self.value:
+            return None
+        return (self.high - self.low) / 2 / abs(self.value)
+
+    def excludes(self, value: float) -> bool:
+        """Whether there is an interval and ``value`` lies outside of it."""
+        return self.low is not None and self.high is not None and not self.low <= value <= self.high
+
+
+def estimate(values: Sequence[float]) -> Estimate:
+    """The median of independent values and its interval.
+
+    Raises:
+        ValueError: There is no value, or one that is not finite.
+    """
+    if not values or not all(math.isfinite(value) for value in values):
+        raise ValueError("a median needs finite values")
+    ordered = sorted(values)
+    middle = statistics.median(ordered)
+    rank = _rank(len(ordered))
+    if rank is not None:
+        return Estimate(middle, ordered[rank], ordered[-1 - rank], len(ordered))
+    if len(ordered) < FEWEST:
+        return Estimate(middle, None, None, len(ordered))
+    if ordered[0] <= 0:
+        # No logarithm: the range is all that can be said.
+        return Estimate(middle, ordered[0], ordered[-1], len(ordered))
+    logs = [math.log(value) for value in ordered]
+    centre = statistics.fmean(logs)
+    reach = t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    low, high = math.exp(centre - reach), math.exp(centre + reach)
+    # The median of up to five values may lie a little off their mean.
+    return Estimate(middle, min(low, middle), max(high, middle), len(logs))
+
+
+def ratio(baseline: Sequence[float], other: Sequence[float]) -> Estimate:
+    """``other / baseline`` of two independent groups of positive values.
+
+    Welch's interval on the logarithms: the groups may differ in size and in spread. Two values each
+    are the least, for both groups together tell the spread.
+
+    Raises:
+        ValueError: A group is empty, or a value is not positive.
+    """
+    if not baseline or not other or min(*baseline, *other, 1.0) <= 0:
+        raise ValueError("a ratio needs positive values on both sides")
+    a, b = ([math.log(value) for value in group] for group in (baseline, other))
+    gap = statistics.fmean(b) - statistics.fmean(a)
+    n = min(len(a), len(b))
+    if n < 2:
+        return Estimate(math.exp(gap), None, None, n)
+    shares = [statistics.variance(group) / len(group) for group in (a, b)]
+    spread = sum(shares)
+    if spread == 0:
+        return Estimate(math.exp(gap), math.exp(gap), math.exp(gap), n)
+    freedom = spread**2 / sum(
+        share**2 / (len(group) - 1) for share, group in zip(shares, (a, b), strict=True)
+    )
+    reach = t_quantile(freedom) * math.sqrt(spread)
+    return Estimate(math.exp(gap), math.exp(gap - reach), math.exp(gap + reach), n)
+
+
+def paired_ratio(baseline: Mapping[str, float], other: Mapping[str, float]) -> Estimate | None:
+    """The median of ``other / baseline`` over what both measured, such as the same prompts.
+
+    ``None`` where they share nothing. What differs from prompt to prompt cancels out.
+    """
+    shared = sorted(key for key in baseline.keys() & other.keys() if baseline[key] > 0)
+    return estimate([other[key] / baseline[key] for key in shared]) if shared else None
+
+
+def t_quantile(freedom: float) -> float:
+    """The two-sided 95 % quantile of Student's t; fractions of a degree are rounded down."""
+    whole = max(1, math.floor(freedom + 1e-9))
+    return _T_QUANTILES[whole - 1] if whole <= len(_T_QUANTILES) else _NORMAL_QUANTILE
+
+
+def _rank(n: int) -> int | None:
+    """The largest r for which the r-th values from both ends enclose the median at 95 %.
+
+    The number of values below the true median is binomial with probability one half, whatever the
+    distribution; counted from zero. ``None`` where even the extremes do not (n < 6).
+    """
+    outside = 0.0
+    best = None
+    for r in range(n // 2):
+        outside += 2 * math.comb(n, r) * 0.5**n
+        if 1 - outside < CONFIDENCE:
+            break
+        best = r
+    return best

@@ -1,0 +1,100 @@
+"""Medians and ratios with intervals, against printed tables and by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics as plain
+
+import pytest
+
+from roost.measure.statistics import Estimate, estimate, paired_ratio, ratio, t_quantile
+
+#: Ranks, counted from one, that enclose a median at 95 % or a little more: the table that textbooks
+#: of distribution-free methods print, from the binomial distribution with p = 1/2.
+RANKS = {6: (1, 6), 8: (1, 8), 9: (2, 8), 10: (2, 9), 15: (4, 12), 20: (6, 15), 30: (10, 21)}
+
+
+@pytest.mark.parametrize(("n", "ranks"), RANKS.items())
+def test_from_six_values_on_the_interval_is_read_off_the_values(
+    n: int, ranks: tuple[int, int]
+) -> None:
+    values = list(range(1, n + 1))
+    random.Random(1).shuffle(values)  # noqa: S311
+    found = estimate(values)
+    assert (found.low, found.high) == ranks
+    assert found.value == plain.median(values)
+
+
+def test_fewer_values_take_students_t_on_the_logarithms() -> None:
+    # Logarithms 1, 2, 3: mean 2, deviation 1; t for two degrees of freedom is 4.303.
+    found = estimate([math.exp(2), math.exp(1), math.exp(3)])
+    reach = 4.303 / math.sqrt(3)
+    assert found == Estimate(
+        pytest.approx(math.exp(2)),
+        pytest.approx(math.exp(2 - reach)),
+        pytest.approx(math.exp(2 + reach)),
+        3,
+    )
+
+
+def test_one_or_two_values_have_no_interval_and_none_no_median() -> None:
+    assert estimate([3.0]) == Estimate(3.0, None, None, 1)
+    assert estimate([3.0, 4.0]) == Estimate(3.5, None, None, 2)
+    assert estimate([3.0]).half_width is None
+    assert not estimate([3.0]).excludes(1.0)
+    for values in ([], [1.0, math.nan], [math.inf]):
+        with pytest.raises(ValueError, match="finite"):
+            estimate(values)
+
+
+def test_values_that_have_no_logarithm_get_their_range() -> None:
+    assert estimate([0.0, 2.0, 4.0]) == Estimate(2.0, 0.0, 4.0, 3)
+
+
+def test_a_ratio_of_groups_is_welchs() -> None:
+    # Both logarithms deviate by 0.01 around 0 and 1: variance 0.0002 each, two degrees of freedom.
+    low, high = ([math.exp(centre - 0.01), math.exp(centre + 0.01)] for centre in (0.0, 1.0))
+    found = ratio(low, high)
+    reach = 4.303 * math.sqrt(0.0002)
+    assert found.value == pytest.approx(math.e)
+    assert found.low == pytest.approx(math.exp(1 - reach))
+    assert found.high == pytest.approx(math.exp(1 + reach))
+
+
+def test_a_ratio_needs_two_values_for_an_interval_and_positive_ones() -> None:
+    assert ratio([2.0], [3.0, 3.0]) == Estimate(pytest.approx(1.5), None, None, 1)
+    assert ratio([2.0, 2.0], [3.0, 3.0]) == Estimate(
+        pytest.approx(1.5), pytest.approx(1.5), pytest.approx(1.5), 2
+    )
+    for groups in (([], [1.0]), ([1.0], [0.0])):
+        with pytest.raises(ValueError, match="positive"):
+            ratio(*groups)
+
+
+def test_a_paired_ratio_is_over_what_both_measured() -> None:
+    baseline = {str(at): 10.0 * at for at in range(1, 9)}
+    other = {key: value * 1.1 for key, value in baseline.items() if key != "3"}
+    found = paired_ratio({**baseline, "zero": 0.0}, {**other, "zero": 1.0, "new": 1.0})
+    assert found is not None
+    assert (found.n, found.value) == (7, pytest.approx(1.1))
+    assert paired_ratio({"a": 1.0}, {"b": 1.0}) is None
+
+
+def test_quantiles_of_t() -> None:
+    assert [t_quantile(freedom) for freedom in (1, 2.9, 10, 30, 1000)] == [
+        12.706, 4.303, 2.228, 2.042, 1.960,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 20])
+def test_intervals_hold_the_true_median_as_often_as_they_say(n: int) -> None:
+    draw = random.Random(n)  # noqa: S311
+    held = 0
+    for _ in range(1000):
+        found = estimate([100 * draw.lognormvariate(0, 0.03) for _ in range(n)])
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= 100 <= found.high
+    # 95 %, less three standard errors of a thousand draws.
+    assert held >= 929
