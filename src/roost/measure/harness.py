@@ -1,0 +1,238 @@
+"""The engines' own load generators: their command lines and their result files.
+
+They run inside the engine's own container (``docker exec``), so the harness is the pinned image's
+by construction, the tokenizer and the API key are where the engine has them, and no tunnel or proxy
+is in a latency. Prompts arrive as text that the model's chat template has been applied to: vLLM's
+``spec_bench`` data set ignores the template's arguments (so thinking stays on), and over
+``/v1/chat/completions`` vLLM up to 0.28 took the chunk that carries only the role for the first
+token. ``/v1/completions`` has neither fault.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from roost.errors import RoostError
+
+#: vLLM's key in its own container: ``sh`` reads the file, so no command line carries it.
+_WITH_KEY = 'OPENAI_API_KEY="$(cat "$1")" && export OPENAI_API_KEY && shift && exec "$@"'
+#: Seconds between asking the harness to end and killing it.
+_GRACE_S = 10
+
+
+@dataclass(frozen=True)
+class Load:
+    """One call of a harness.
+
+    Attributes:
+        prompts: File inside the container, one prompt a line, in this engine's format.
+        count: How many prompts it has; all are sent once, in order.
+        output_tokens: Generated for each (at most, unless ``ignore_eos``).
+        result: File inside the container that is written.
+        seed: Fixes whatever the harness shuffles.
+    """
+
+    base_url: str
+    served_name: str
+    tokenizer: str
+    prompts: PurePosixPath
+    count: int
+    concurrency: int
+    output_tokens: int
+    ignore_eos: bool
+    result: PurePosixPath
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request: token counts by the engine, seconds by the harness.
+
+    Attributes:
+        ttft: From sending to the first token.
+        latency: From sending to the last token.
+        error: Why it failed; empty if it did not.
+    """
+
+    prompt_tokens: int
+    output_tokens: int
+    ttft: float
+    latency: float
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class HarnessResult:
+    """What one call measured.
+
+    Attributes:
+        duration: Seconds of the whole load.
+        output_throughput: Generated tokens per second over that time, all users together.
+        requests: In the order of the prompts; failed ones too.
+        accept_length: The harness's own; none without speculation, or where it has none.
+    """
+
+    duration: float
+    completed: int
+    failed: int
+    total_output_tokens: int
+    output_throughput: float
+    requests: tuple[Request, ...]
+    accept_length: float | None
+
+
+def vllm_command(load: Load) -> list[str]:
+    """``vllm bench serve``; every flag is in vLLM 0.23 to 0.33."""
+    return [
+        "vllm", "bench", "serve",
+        "--backend", "openai", "--endpoint", "/v1/completions", "--base-url", load.base_url,
+        "--model", load.served_name, "--tokenizer", load.tokenizer,
+        "--dataset-name", "custom", "--dataset-path", str(load.prompts),
+        "--skip-chat-template", "--disable-shuffle", "--no-oversample",
+        "--custom-output-len", str(load.output_tokens), "--num-prompts", str(load.count),
+        "--max-concurrency", str(load.concurrency), "--temperature", "0",
+        *(["--ignore-eos"] if load.ignore_eos else []),
+        "--seed", str(load.seed), "--ready-check-timeout-sec", "0", "--disable-tqdm",
+        "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,95,99",
+        "--save-result", "--save-detailed",
+        "--result-dir", str(load.result.parent), "--result-filename", load.result.name,
+    ]  # fmt: skip
+
+
+def sglang_command(load: Load) -> list[str]:
+    """SGLang's harness under its older name, which every release from 0.5.14 to 0.5.23 takes.
+
+    It shuffles a data set, by ``--seed``: equal prompts come in an equal order in every run.
+    """
+    return [
+        "python3", "-m", "sglang.bench_serving",
+        "--backend", "sglang-oai", "--base-url", load.base_url,
+        "--model", load.tokenizer, "--served-model-name", load.served_name,
+        "--tokenizer", load.tokenizer,
+        "--dataset-name", "custom", "--dataset-path", str(load.prompts),
+        "--sharegpt-output-len", str(load.output_tokens), "--num-prompts", str(load.count),
+        "--max-concurrency", str(load.concurrency),
+        "--extra-request-body", '{"temperature": 0}',
+        *([] if load.ignore_eos else ["--disable-ignore-eos"]),
+        "--seed", str(load.seed), "--warmup-requests", "0", "--disable-tqdm",
+        # Its accept length is the mean since the engine's start unless the cache is flushed.
+        "--flush-cache",
+        "--output-details", "--output-file", str(load.result),
+    ]  # fmt: skip
+
+
+def in_container(
+    container: str, words: Sequence[str], *, limit_s: float, key_file: str | None = None
+) -> list[str]:
+    """``docker exec`` for a command that must end.
+
+    A broken connection leaves the process running in the container; the limit ends it there.
+
+    Args:
+        container: Its name.
+        words: The command.
+        limit_s: Seconds it may take.
+        key_file: The API key's file inside the container, where the endpoint asks for one.
+    """
+    bounded = ["timeout", f"--kill-after={_GRACE_S}", str(math.ceil(limit_s)), *words]
+    if key_file:
+        bounded = ["sh", "-c", _WITH_KEY, "sh", key_file, *bounded]
+    return ["docker", "exec", container, *bounded]
+
+
+def parse_vllm(text: str) -> HarnessResult:
+    """Read the file of ``--save-result --save-detailed`` (vLLM 0.23 to 0.33).
+
+    Raises:
+        RoostError: It is no such file, or lacks what a measurement needs.
+    """
+    data = _document(text, "the result of vllm bench serve")
+    length = data.get("spec_decode_acceptance_length")
+    return _result(data, failed=int(_number(data, "failed")), accept_length=length)
+
+
+def parse_sglang(text: str) -> HarnessResult:
+    """Read the last line of SGLang's JSONL (0.5.14 to 0.5.23, with ``--output-details``).
+
+    SGLang counts no failures; a request that failed has an error text.
+
+    Raises:
+        RoostError: It is no such file, or lacks what a measurement needs.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    data = _document(lines[-1] if lines else "", "the result of SGLang's harness")
+    failed = sum(1 for error in _list(data, "errors") if error)
+    return _result(data, failed=failed, accept_length=data.get("accept_length"))
+
+
+def _result(data: Mapping[str, Any], *, failed: int, accept_length: Any) -> HarnessResult:
+    requests = _requests(data)
+    completed = int(_number(data, "completed"))
+    if completed + failed != len(requests):
+        raise RoostError(
+            "the harness's result contradicts itself",
+            why=f"{completed} completed and {failed} failed of {len(requests)} requests",
+        )
+    return HarnessResult(
+        duration=_number(data, "duration"),
+        completed=completed,
+        failed=failed,
+        total_output_tokens=int(_number(data, "total_output_tokens")),
+        output_throughput=_number(data, "output_throughput"),
+        requests=requests,
+        accept_length=None if accept_length is None else float(accept_length),
+    )
+
+
+def _requests(data: Mapping[str, Any]) -> tuple[Request, ...]:
+    columns = [_list(data, key) for key in ("input_lens", "output_lens", "ttfts", "itls", "errors")]
+    if len({len(column) for column in columns}) != 1:
+        raise RoostError("the harness's result has lists of different lengths")
+    found = []
+    for prompt, output, ttft, itls, error in zip(*columns, strict=True):
+        try:
+            # A request that failed has no times; SGLang then writes null or 0.
+            first = float(ttft or 0.0)
+            latency = first + sum(float(gap) for gap in itls or [])
+            request = Request(int(prompt or 0), int(output or 0), first, latency, str(error or ""))
+        except (TypeError, ValueError) as wrong:
+            raise RoostError("the harness's result has a bad entry", why=str(wrong)) from None
+        found.append(request)
+    return tuple(found)
+
+
+def _document(text: str, what: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise RoostError(f"{what} is no JSON", why=str(error)) from None
+    if not isinstance(data, dict):
+        raise RoostError(f"{what} is no JSON object")
+    return data
+
+
+def _list(data: Mapping[str, Any], key: str) -> list[Any]:
+    value = data.get(key)
+    if not isinstance(value, list):
+        raise RoostError(
+            f"the harness's result has no list {key!r}", why="it was saved without its details"
+        )
+    return value
+
+
+def _number(data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    if not _is_number(value):
+        raise RoostError(
+            f"the harness's result has no usable {key!r}", why=f"its value is {value!r}"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
