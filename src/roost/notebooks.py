@@ -9,9 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from roost.runs import Result
 
 #: Engines answer one verification each; more at a time would only heat the controller.
 DEFAULT_JOBS = 4
+#: Seconds between two looks at the progress of runs.
+_GLANCE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,22 +105,28 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
     return runs.read(run_dir)
 
 
-def verify_all(
+def execute_all(
+    name: str,
     inventory: Path,
     hosts: Sequence[str] = (),
     *,
+    parameters: Mapping[str, Any] | None = None,
     limit: str | None = None,
     runs_dir: Path | None = None,
     jobs: int = DEFAULT_JOBS,
+    progress: Callable[[str, str], None] | None = None,
 ) -> Iterator[Outcome]:
-    """Verify hosts of an inventory, several at a time; outcomes come as they finish.
+    """Run a notebook for hosts of an inventory, several at a time; outcomes come as they finish.
 
     Args:
+        name: Of the notebook.
         inventory: Its path.
         hosts: Names; all of the inventory if empty.
+        parameters: Of the notebook, beside inventory and host.
         limit: An Ansible host pattern instead of names.
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         jobs: How many at a time.
+        progress: Is told a host and the newest line of a run's progress file.
 
     Raises:
         UsageError: No such inventory or host, before anything runs.
@@ -131,13 +139,27 @@ def verify_all(
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max(1, min(jobs, len(todo))), mp_context=context) as pool:
         pending = {
-            pool.submit(_verify, str(loaded.path), host.name, folder): (host.name, folder)
+            pool.submit(
+                _execute_one,
+                name,
+                {**(parameters or {}), "inventory": str(loaded.path), "host": host.name},
+                folder,
+            ): (host.name, folder)
             for host, folder in todo
         }
-        for done in as_completed(pending):
-            name, folder = pending[done]
-            died = done.exception()
-            yield Outcome(name, folder, error=_died(name, died)) if died else done.result()
+        lines: dict[Path, str] = {}
+        while pending:
+            finished, _ = wait(pending, _GLANCE_S, return_when=FIRST_COMPLETED)
+            if progress is not None:
+                _tell(pending.values(), lines, progress)
+            for done in finished:
+                host_name, folder = pending.pop(done)
+                died = done.exception()
+                yield (
+                    Outcome(host_name, folder, error=_died(host_name, died))
+                    if died
+                    else done.result()
+                )
 
 
 def _recipe(host: Host) -> str:
@@ -147,15 +169,30 @@ def _recipe(host: Host) -> str:
 
 def _died(host: str, error: BaseException) -> RoostError:
     return RoostError(
-        f"{host}: the process that verified it ended before it was done",
+        f"{host}: the process that ran its notebook ended before it was done",
         why=f"{type(error).__name__}: {error}",
         fix="see whether this machine ran out of memory (dmesg), or take fewer --jobs",
     )
 
 
-def _verify(inventory: str, host: str, folder: Path) -> Outcome:
+def _tell(
+    running: Iterable[tuple[str, Path]],
+    lines: dict[Path, str],
+    progress: Callable[[str, str], None],
+) -> None:
+    """Pass on the lines that are new since the last look."""
+    for host, folder in running:
+        with suppress(OSError):
+            line = (folder / runs.PROGRESS).read_text(encoding="utf-8").strip()
+            if lines.get(folder) != line:
+                lines[folder] = line
+                progress(host, line)
+
+
+def _execute_one(name: str, parameters: Mapping[str, str], folder: Path) -> Outcome:
+    host = parameters["host"]
     try:
-        result = execute("verify", {"inventory": inventory, "host": host}, folder)
+        result = execute(name, parameters, folder)
     except RoostError as error:
         return Outcome(host, folder, error=RoostError(error.what, why=error.why, fix=error.fix))
     return Outcome(host, folder, result)

@@ -11,6 +11,7 @@ import datetime as dt
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from roost.root import repository_root
 RESULT = "result.json"
 REPORT = "report.html"
 EXECUTED = "executed.ipynb"
+#: The newest line of what a long notebook is at.
+PROGRESS = "progress.txt"
 #: Characters of a value in a summary.
 _SHOWN = 160
 
@@ -118,11 +121,7 @@ class Run:
             checks=evidence.checks,
             figures=evidence.figures,
         )
-        for name, text in evidence.artefacts.items():
-            write_atomically(self.folder / name, text)
-        # The result comes last: where it is, everything else is too.
-        write_atomically(self.folder / REPORT, report.render(result.model_dump(mode="json")))
-        write_atomically(self.folder / RESULT, result.model_dump_json(indent=2) + "\n")
+        write(self.folder, result, evidence.artefacts)
         return result
 
     def describe(self) -> dict[str, str]:
@@ -161,17 +160,26 @@ def start(
         UsageError: A parameter is missing or no text, or there is no such inventory or host.
         RefusedError: The recipe does not run there, or something is not pinned.
     """
-    _text("inventory", inventory)
-    _text("host", host)
+    text("inventory", inventory)
+    text("host", host)
     started = dt.datetime.now(dt.UTC)
     chosen = inventories.load(inventory).host(host)
     resolved = deployment.from_variables(host, chosen.variables, repository_root())
     if run_dir is not None:
-        folder = Path(_text("run_dir", run_dir)).absolute()
+        folder = Path(text("run_dir", run_dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
     else:
-        folder = new_folder(repository_root() / _text("runs_dir", runs_dir), host, resolved.recipe)
+        folder = new_folder(repository_root() / text("runs_dir", runs_dir), host, resolved.recipe)
     return Run(notebook, folder, chosen, resolved, started)
+
+
+def write(folder: Path, result: Result, artefacts: Mapping[str, str]) -> None:
+    """Write a finished run into its folder."""
+    for name, content in artefacts.items():
+        write_atomically(folder / name, content)
+    # The result comes last: where it is, everything else is too.
+    write_atomically(folder / REPORT, report.render(result.model_dump(mode="json")))
+    write_atomically(folder / RESULT, result.model_dump_json(indent=2) + "\n")
 
 
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
@@ -206,13 +214,13 @@ def read(folder: Path) -> Result:
         raise RoostError(f"{folder / RESULT}: {where}: {first['msg']}") from None
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, content: str) -> None:
     """Write a file so that a reader sees all of it or the one before."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
+            stream.write(content)
         # mkstemp makes files for the owner alone; a report is for everyone who may read the folder.
         mask = os.umask(0)
         os.umask(mask)
@@ -223,13 +231,18 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def _short(text: str) -> str:
+def _short(said: str) -> str:
     """For one line among others; the report has all of it."""
-    flat = " ".join(text.split())
+    flat = " ".join(said.split())
     return flat if len(flat) <= _SHOWN else f"{flat[: _SHOWN - 1]}…"
 
 
-def _text(name: str, value: Any) -> str:
+def text(name: str, value: Any) -> str:
+    """A notebook's parameter that must be text.
+
+    Raises:
+        UsageError: It is not set, or is something else.
+    """
     if value is ... or value is None or value == "":
         raise UsageError(f"parameter {name} is not set", fix=f"papermill … -p {name} VALUE")
     if not isinstance(value, str | os.PathLike):

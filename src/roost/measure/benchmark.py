@@ -1,0 +1,564 @@
+"""How fast is a host, by its engine's own load generator, and may the numbers be believed?
+
+Every call of the harness stands between two readings of the engine's counters and beside samples of
+the GPU's clocks. A repetition in which something else happened (a restart, failed requests, another
+client, a throttled GPU) is kept with its reason and counts for nothing; a cell without enough clean
+ones is a failed check. What was measured before something broke stays in the run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from roost import catalog, quality, ssh
+from roost.deployment import Deployment
+from roost.errors import RoostError
+from roost.launch import MODEL_PATH
+from roost.measure import harness, metrics, points, statistics, suites, throttling
+from roost.measure.harness import HarnessResult, Load
+from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
+from roost.measure.suites import Cell, Suite
+from roost.measure.verify import Check, Evidence, Figure, Target, keep_log
+from roost.runs import PROGRESS, text, write_atomically
+
+#: The counters may differ from what the harness counted by so much: the engine still counts a
+#: token or two of a request whose stream has ended.
+UNEXPLAINED = 0.01
+#: A call of the harness gets what it would take at this speed, and time to start.
+_SLOWEST_TOKENS_PER_S = 0.5
+_START_S = 600.0
+_LIMIT_S = 4 * 3600.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is going to be asked."""
+
+    name: str
+    suite: Suite
+    cells: list[Cell]
+    prompts: str
+
+    def describe(self) -> dict[str, str]:
+        """For the first output of a notebook."""
+        repetitions = self.suite.repetitions
+        return {
+            "suite": f"{self.name}: {self.suite.protocol} ({self.suite.source})",
+            "prompts": self.prompts,
+            "points": ", ".join(cell.id for cell in self.cells),
+            "repetitions": f"{repetitions.least} to {repetitions.most}, until half the interval of "
+            f"the throughput is {repetitions.tight:.0%} of it",
+        }
+
+
+def plan(suite: Any, prompts: Any = None) -> Plan:
+    """Check a notebook's parameters.
+
+    Args:
+        suite: The suite's name.
+        prompts: The user's own file of prompts, or none.
+
+    Raises:
+        UsageError: No such suite or file of prompts, or a line in it is no prompt.
+    """
+    name = text("suite", suite)
+    chosen = suites.suite(name)
+    if prompts is None:
+        return Plan(name, chosen, suites.cells(chosen), f"roost's own: {chosen.prompts}")
+    file = Path(text("prompts", prompts)).expanduser()
+    return Plan(name, chosen, suites.cells(chosen, suites.read_prompts(file)), str(file))
+
+
+@dataclass
+class Session:
+    """A benchmark that is under way."""
+
+    target: Target
+    plan: Plan
+    cells: list[Cell]
+    folder: Path
+    say: Callable[[str], None]
+    evidence: Evidence = field(default_factory=Evidence)
+    measured: list[CellPoints] = field(default_factory=list)
+    watches: list[throttling.Watch] = field(default_factory=list)
+    directory: PurePosixPath = field(
+        default_factory=lambda: PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
+    )
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def suite(self) -> Suite:
+        return self.plan.suite
+
+    @property
+    def deployment(self) -> Deployment:
+        return self.target.deployment
+
+    @property
+    def style(self) -> str:
+        known = catalog.current()
+        return known.engines[known.recipe(self.deployment.recipe).engine].style
+
+    def progress(self, doing: str) -> None:
+        """One line over the whole suite, for whoever waits."""
+        at = min(len(self.measured) + 1, len(self.cells))
+        line = f"{self.plan.name}: point {at} of {len(self.cells)}, {doing}"
+        line += f", {time.monotonic() - self.started:.0f} s"
+        self.say(line)
+        write_atomically(self.folder / PROGRESS, line + "\n")
+
+
+def measure(
+    target: Target,
+    plan: Plan,
+    *,
+    folder: Path,
+    say: Callable[[str], None] = print,
+) -> Evidence:
+    """Measure a suite on a host.
+
+    Whatever breaks ends the suite and is a failed check; what was measured before stays.
+
+    Args:
+        target: The host, reached.
+        plan: What to ask.
+        folder: The run's; raw files are written there as they come.
+        say: Takes one line of progress at a time.
+    """
+    session = Session(target=target, plan=plan, cells=plan.cells, folder=folder, say=say)
+    broke = ""
+    try:
+        _within_context(session)
+        with _prepared(session):
+            for cell in session.cells:
+                _measure_cell(session, cell)
+    except RoostError as error:
+        broke = str(error)
+    return _conclude(session, broke)
+
+
+# --- before the load ------------------------------------------------------------------------------
+
+
+def _within_context(session: Session) -> None:
+    """Leave out the lengths that the server does not take, and say so."""
+    client, name = session.target.client, session.deployment.served_name
+    if client is None:
+        raise RoostError(session.target.no_remote)
+    limit = client.context_limit(name)
+    if limit is None or session.suite.lengths is None:
+        return
+
+    def fits(cell: Cell) -> bool:
+        longest = max(prompt.tokens or 0 for prompt in cell.prompts)
+        return longest + session.suite.output_tokens <= limit
+
+    left = [cell for cell in session.cells if not fits(cell)]
+    session.cells = [cell for cell in session.cells if fits(cell)]
+    if left:
+        _check(
+            session,
+            "context",
+            ok=bool(session.cells),
+            expected="lengths that the server takes",
+            observed=f"left out: {', '.join(cell.category for cell in left)}",
+            why=f"the server's context is {limit} tokens",
+        )
+
+
+@contextmanager
+def _prepared(session: Session) -> Iterator[None]:
+    """The prompts of every repetition as files in the container, for the length of a ``with``."""
+    session.progress("prompts")
+    script = resources.files("roost.measure").joinpath("render_prompts.py").read_text("utf-8")
+    command = session.deployment.spec.command
+    job = {
+        "directory": str(session.directory),
+        "tokenizer": MODEL_PATH,
+        "trust_remote_code": "--trust-remote-code" in command,
+        "chat_template_kwargs": session.deployment.chat_template_kwargs,
+        "format": session.style,
+        "files": {
+            _file(cell, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
+            for cell in session.cells
+            for number in range(1, session.suite.repetitions.most + 1)
+        },
+    }
+    try:
+        done = _docker(
+            session, ["exec", "-i", _name(session), "python3", "-c", script], json.dumps(job)
+        )
+        answer = json.loads(done.splitlines()[-1])
+        _judge_tail(session, answer["tail"])
+        yield
+    finally:
+        # The engine may be gone, and its container's files with it.
+        ssh.run_privileged(
+            _remote(session),
+            ["docker", "exec", _name(session), "rm", "-rf", str(session.directory)],
+        )
+
+
+def _row(session: Session, cell: Cell, at: int) -> dict[str, Any]:
+    prompt = cell.prompts[at]
+    nonce = f"[{secrets.token_hex(4)}] " if session.suite.fresh else ""
+    return {"text": prompt.text, "tokens": prompt.tokens, "nonce": nonce}
+
+
+def _judge_tail(session: Session, tail: str) -> None:
+    """Is thinking off where the recipe says so? An open ``<think>`` at the end would show it."""
+    off = session.deployment.chat_template_kwargs.get("enable_thinking") is False
+    thinks = tail.rfind("<think>") > tail.rfind("</think>")
+    _check(
+        session,
+        "thinking",
+        ok=not (off and thinks),
+        expected="no open thinking block" if off else "whatever the chat template does",
+        observed=f"prompts end in {tail[-40:]!r}",
+        why="the chat template did not take the recipe's arguments" if off and thinks else "",
+    )
+
+
+def _warm_up(session: Session, cell: Cell) -> None:
+    """Requests that are not measured, from as many users as the cell has."""
+    client = session.target.client
+    if client is None or not session.suite.warmups:
+        return
+    session.progress(f"{cell.id} warm-up")
+    deployment = session.deployment
+
+    def ask(number: int) -> None:
+        asked = cell.prompts[number % len(cell.prompts)].text or "Count from one to a hundred."
+        body = quality.chat_request(
+            f"[warm-up {secrets.token_hex(4)}] {asked}",
+            deployment.served_name,
+            deployment.chat_template_kwargs,
+            max_tokens=session.suite.output_tokens,
+        )
+        client.chat(body)
+
+    with ThreadPoolExecutor(cell.concurrency) as users:
+        list(users.map(ask, range(session.suite.warmups)))
+
+
+# --- the load -------------------------------------------------------------------------------------
+
+
+def _measure_cell(session: Session, cell: Cell) -> None:
+    """Repeat until the throughput's interval is tight, or the limit is reached."""
+    _warm_up(session, cell)
+    limits = session.suite.repetitions
+    found: list[Repetition] = []
+    try:
+        for number in range(1, limits.most + 1):
+            session.progress(f"{cell.id} repetition {number} of at most {limits.most}")
+            found.append(_repeat(session, cell, number))
+            if _tight([one for one in found if not one.marks], session.suite):
+                break
+    finally:
+        # Also what was measured before something broke.
+        session.measured.append(_points(session, cell, found))
+
+
+def _tight(clean: Sequence[Repetition], suite: Suite) -> bool:
+    if len(clean) < suite.repetitions.least:
+        return False
+    half = statistics.estimate([one.output_throughput for one in clean]).half_width
+    return half is not None and half <= suite.repetitions.tight
+
+
+def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
+    name = _file(cell, number)
+    spec = session.deployment.spec
+    load = Load(
+        base_url=f"http://127.0.0.1:{spec.ports[0].container}",
+        served_name=session.deployment.served_name,
+        tokenizer=MODEL_PATH,
+        prompts=session.directory / f"{name}.jsonl",
+        count=len(cell.prompts),
+        concurrency=cell.concurrency,
+        output_tokens=session.suite.output_tokens,
+        ignore_eos=session.suite.ignore_eos,
+        result=session.directory / f"{name}.result.json",
+    )
+    sglang = session.style == "sglang"
+    before = _reading(session, f"metrics_{name}_before.txt")
+    with throttling.watching(_remote(session)) as watch:
+        _run_harness(session, load, sglang=sglang)
+    session.watches.append(watch)
+    after = _reading(session, f"metrics_{name}_after.txt")
+    written = _docker(session, ["exec", _name(session), "cat", str(load.result)])
+    raw = f"harness_{name}.json"
+    write_atomically(session.folder / raw, written)
+    result = (harness.parse_sglang if sglang else harness.parse_vllm)(written)
+    marks, spec_delta = judge(result, before, after)
+    marks += watch.marks()
+    return Repetition(
+        duration=result.duration,
+        output_throughput=result.output_throughput,
+        requests=_requests(cell, result),
+        speculation=spec_delta,
+        accept_length=(spec_delta.counters.accept_length if spec_delta else None)
+        or result.accept_length,
+        clock=watch.clock,
+        raw=raw,
+        marks=marks,
+    )
+
+
+def _run_harness(session: Session, load: Load, *, sglang: bool) -> None:
+    words = (harness.sglang_command if sglang else harness.vllm_command)(load)
+    tokens = load.count * load.output_tokens / load.concurrency
+    limit_s = min(_LIMIT_S, _START_S + tokens / _SLOWEST_TOKENS_PER_S)
+    key = next((s.target for s in session.deployment.spec.secrets if s.name == "api_key"), None)
+    argv = harness.in_container(_name(session), words, limit_s=limit_s, key_file=key)
+    done = _run(session, argv, timeout=limit_s + 60)
+    if done.rc != 0:
+        said = [line for line in f"{done.out}\n{done.err}".splitlines() if line.strip()]
+        late = done.rc in {124, 137}
+        raise RoostError(
+            f"{session.target.host.name}: the engine's harness failed",
+            why=f"it took longer than {limit_s:.0f} s" if late else " ".join(said[-3:])[-400:],
+            fix="engine.log in the run's folder is the engine's side of it",
+        )
+
+
+def judge(
+    result: HarnessResult, before: metrics.Reading | None, after: metrics.Reading | None
+) -> tuple[list[str], Speculation | None]:
+    """Why a repetition does not count, and what its counters say of speculation.
+
+    Without readings (an engine whose counters roost does not read) only the requests are judged.
+    """
+    marks = []
+    if result.failed:
+        reasons = [request.error for request in result.requests if request.error]
+        why = f": {' '.join(reasons[0].split())[-120:]}" if reasons else ""
+        marks.append(f"{result.failed} of {len(result.requests)} requests failed{why}")
+    if before is None or after is None:
+        return marks, None
+    try:
+        change = metrics.delta(before, after)
+    except RoostError as error:
+        return [*marks, f"{error.what} ({error.why})"], None
+    unexplained = change.generated_tokens - result.total_output_tokens
+    if not result.failed and abs(unexplained) > UNEXPLAINED * result.total_output_tokens:
+        who = "another client was served" if unexplained > 0 else "the counters are not its own"
+        marks.append(
+            f"{who}: the engine generated {change.generated_tokens:.0f} tokens, the harness's "
+            f"requests took {result.total_output_tokens}"
+        )
+    found = change.speculation
+    if found is None:
+        return marks, None
+    return marks, Speculation(
+        drafts=found.drafts,
+        draft_tokens=found.draft_tokens,
+        accepted=found.accepted,
+        per_position=list(found.per_position),
+    )
+
+
+def _requests(cell: Cell, result: HarnessResult) -> list[RequestPoint]:
+    return [
+        RequestPoint(
+            prompt=prompt.id,
+            prompt_tokens=request.prompt_tokens,
+            output_tokens=request.output_tokens,
+            ttft=request.ttft,
+            latency=request.latency,
+        )
+        for prompt, request in zip(cell.prompts, result.requests, strict=False)
+        if not request.error
+    ]
+
+
+# --- after the load -------------------------------------------------------------------------------
+
+
+def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPoints:
+    """The cell, with repetitions marked whose clock fell behind another's."""
+    slow = throttling.clock_marks([one.clock for one in found])
+    marked = [
+        one.model_copy(update={"marks": [*one.marks, mark]}) if mark else one
+        for one, mark in zip(found, slow, strict=True)
+    ]
+    known = catalog.current().recipe(session.deployment.recipe).published()
+    wanted = session.suite.published
+    return CellPoints(
+        id=cell.id,
+        category=cell.category,
+        concurrency=cell.concurrency,
+        repetitions=marked,
+        published=points.published(
+            known,
+            hardware=session.deployment.hardware,
+            speculation=session.deployment.speculation,
+            tables=wanted.tables if wanted else [],
+            match=dict(cell.match),
+        ),
+    )
+
+
+def _conclude(session: Session, broke: str) -> Evidence:
+    for cell in session.measured:
+        _judge_cell(session, cell)
+        _figures(session, cell)
+    _judge_host(session)
+    if broke:
+        _check(
+            session,
+            "suite",
+            ok=False,
+            expected=f"{len(session.cells)} cells measured",
+            observed=f"{sum(1 for cell in session.measured if cell.clean)} measured",
+            why=broke,
+        )
+    document = Benchmark(
+        suite=session.plan.name,
+        protocol=session.suite.protocol,
+        prompts=session.plan.prompts,
+        complete=not broke,
+        cells=session.measured,
+    )
+    session.evidence.artefacts[points.FILE] = document.model_dump_json(indent=1) + "\n"
+    keep_log(session.target, session.evidence)
+    session.progress("stopped" if broke else "done")
+    return session.evidence
+
+
+def _judge_cell(session: Session, cell: CellPoints) -> None:
+    least = session.suite.repetitions.least
+    reasons = list(dict.fromkeys(mark for one in cell.repetitions for mark in one.marks))
+    left_out = len(cell.repetitions) - len(cell.clean)
+    speed = points.metric("output_throughput").estimate(cell)
+    observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
+    _check(
+        session,
+        cell.id,
+        ok=len(cell.clean) >= least,
+        expected=f"{least} repetitions that count",
+        observed=observed + (f", {shown(speed)} tokens/s" if speed else ""),
+        why=f"{left_out} left out: {'; '.join(reasons)}" if reasons else "",
+    )
+
+
+def _judge_host(session: Session) -> None:
+    """What was looked at to know that the host ran at its own speed; a remark, no verdict."""
+    if not session.watches:
+        return
+    samples = sum(len(watch.samples) for watch in session.watches)
+    why_not = next((watch.why_not for watch in session.watches if watch.why_not), "")
+    _check(
+        session,
+        "host",
+        ok=True,
+        expected="clock, power and temperature of the GPU, sampled beside the load",
+        observed=f"{samples} samples" if samples else f"not sampled: {why_not}",
+        why="" if samples else "whether the host was throttled is not known",
+    )
+
+
+def _figures(session: Session, cell: CellPoints) -> None:
+    where = f"{cell.category}, {cell.concurrency} at a time"
+    for metric in points.METRICS:
+        found = metric.estimate(cell)
+        if found is None:
+            continue
+        requests = sum(len(one.requests) for one in cell.clean)
+        source = (
+            f"suite {session.plan.name}: {len(cell.clean)} repetitions, {requests} requests; "
+            f"{', '.join(one.raw for one in cell.clean)}"
+        )
+        source += "".join(
+            f"; published {one.value:g} {metric.unit} ({one.source}, {one.table})"
+            for one in cell.published
+            if one.metric == metric.key
+        )
+        session.evidence.figures[f"{cell.id}.{metric.key}"] = Figure(
+            title=f"{metric.title}, {where}",
+            value=found.value,
+            unit=metric.unit,
+            source=source,
+            low=found.low,
+            high=found.high,
+        )
+    for at, rate in enumerate(cell.per_position, 1):
+        session.evidence.figures[f"{cell.id}.accept_rate_position_{at}"] = Figure(
+            title=f"Accepted at draft position {at}, {where}",
+            value=rate * 100,
+            unit="%",
+            source=f"suite {session.plan.name}: counters of all repetitions that count",
+        )
+
+
+def shown(found: statistics.Estimate) -> str:
+    """A median with its interval, or without one where there is none."""
+    if found.low is None or found.high is None:
+        return f"{found.value:.4g}"
+    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+
+
+# --- the host -------------------------------------------------------------------------------------
+
+
+def _check(
+    session: Session, check_id: str, *, ok: bool, expected: str, observed: str, why: str
+) -> None:
+    session.evidence.checks.append(
+        Check(id=check_id, ok=ok, expected=expected, observed=observed, why=why)
+    )
+
+
+def _file(cell: Cell, number: int) -> str:
+    return f"{cell.id}_{number}"
+
+
+def _name(session: Session) -> str:
+    return session.deployment.spec.name
+
+
+def _remote(session: Session) -> ssh.Remote:
+    if session.target.remote is None:
+        raise RoostError(session.target.no_remote)
+    return session.target.remote
+
+
+def _reading(session: Session, name: str) -> metrics.Reading | None:
+    """The counters now; ``None`` for an engine whose counters are not vLLM's."""
+    client = session.target.client
+    if client is None:
+        raise RoostError(session.target.no_remote)
+    page = client.metrics(session.deployment.metrics_path)
+    write_atomically(session.folder / name, page)
+    return None if session.style == "sglang" else metrics.parse(page)
+
+
+def _docker(session: Session, words: Sequence[str], given: str | None = None) -> str:
+    done = _run(session, ["docker", *words], given=given, timeout=_START_S)
+    if done.rc != 0:
+        said = (done.err.strip() or done.out.strip() or f"exit status {done.rc}").splitlines()
+        raise RoostError(
+            f"{session.target.host.name}: docker {' '.join(words[:3])} failed", why=said[-1][-400:]
+        )
+    return done.out
+
+
+def _run(
+    session: Session, argv: Sequence[str], *, given: str | None = None, timeout: float
+) -> ssh.Completed:
+    """As :func:`roost.ssh.run_privileged`, for commands with input or without a quick end."""
+    remote = _remote(session)
+    done = remote.run(argv, given, timeout)
+    if done.rc != 0 and "permission denied" in (done.err + done.out).lower():
+        return remote.run(["sudo", "-n", "--", *argv], given, timeout)
+    return done

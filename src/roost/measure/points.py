@@ -1,0 +1,318 @@
+"""What a benchmark leaves behind, as data: ``benchmark.json`` of a run's folder.
+
+A benchmark is cells, a cell is repetitions, and a repetition is one call of the harness with every
+request of it. Figures are derived here and nowhere else, so a table, a chart and a comparison say
+the same.
+"""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roost import runs
+from roost.errors import RoostError
+from roost.figures import Figure as PublishedFigure
+from roost.measure import statistics
+from roost.measure.metrics import SpecCounters
+from roost.measure.statistics import Estimate
+
+FILE = "benchmark.json"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RequestPoint(_Data):
+    """One request; seconds by the harness, tokens by the engine."""
+
+    prompt: str
+    prompt_tokens: int
+    output_tokens: int
+    ttft: float
+    latency: float
+
+    @property
+    def tpot(self) -> float | None:
+        """Seconds per token after the first."""
+        if self.output_tokens < 2 or self.latency <= self.ttft:
+            return None
+        return (self.latency - self.ttft) / (self.output_tokens - 1)
+
+
+class Speculation(_Data):
+    """Differences of the engine's counters over a repetition."""
+
+    drafts: float
+    draft_tokens: float
+    accepted: float
+    per_position: list[float]
+
+    @property
+    def counters(self) -> SpecCounters:
+        return SpecCounters(self.drafts, self.draft_tokens, self.accepted, tuple(self.per_position))
+
+
+class Repetition(_Data):
+    """One call of the harness.
+
+    Attributes:
+        output_throughput: The harness's own figure, tokens per second of all users.
+        accept_length: From counters where there are any, else the harness's own.
+        clock: Median GPU clock, MHz.
+        raw: The harness's file in the run's folder.
+        marks: Why it is left out of the figures; none: it counts.
+    """
+
+    duration: float
+    output_throughput: float
+    requests: list[RequestPoint]
+    speculation: Speculation | None
+    accept_length: float | None
+    clock: float | None
+    raw: str
+    marks: list[str]
+
+
+class Published(_Data):
+    """A published figure of the same point, in the unit of the metric."""
+
+    metric: str
+    value: float
+    source: str
+    table: str
+
+
+class CellPoints(_Data):
+    """One point of the suite with everything that was measured of it."""
+
+    id: str
+    category: str
+    concurrency: int
+    repetitions: list[Repetition]
+    published: list[Published]
+
+    @property
+    def clean(self) -> list[Repetition]:
+        """The repetitions that count."""
+        return [repetition for repetition in self.repetitions if not repetition.marks]
+
+    @property
+    def per_position(self) -> list[float]:
+        """Fraction of the drafts whose n-th token was accepted, over the repetitions that count."""
+        known = [one.speculation for one in self.clean if one.speculation is not None]
+        drafts = sum(one.drafts for one in known)
+        if not drafts:
+            return []
+        longest = max(len(one.per_position) for one in known)
+        return [
+            sum(one.per_position[at] for one in known if at < len(one.per_position)) / drafts
+            for at in range(longest)
+        ]
+
+
+class Benchmark(_Data):
+    """``benchmark.json``. ``complete`` is false where the suite was not measured to its end."""
+
+    suite: str
+    protocol: str
+    prompts: str
+    complete: bool
+    cells: list[CellPoints]
+
+    def cell(self, cell_id: str) -> CellPoints | None:
+        return next((cell for cell in self.cells if cell.id == cell_id), None)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One kind of figure.
+
+    Attributes:
+        belongs_to: Whose property it is.
+        of_repetition: Its value in one repetition, or
+        of_request: its value in one request; one of the two.
+    """
+
+    key: str
+    title: str
+    unit: str
+    better: Literal["higher", "lower"]
+    belongs_to: Literal["hardware", "model"]
+    of_repetition: Callable[[Repetition], float | None] | None = None
+    of_request: Callable[[RequestPoint], float | None] | None = None
+
+    def by_repetition(self, cell: CellPoints) -> list[float]:
+        """One value for each repetition that counts."""
+        assert self.of_repetition is not None  # noqa: S101 - asked only where it is
+        values = [self.of_repetition(repetition) for repetition in cell.clean]
+        return [value for value in values if value is not None]
+
+    def by_prompt(self, cell: CellPoints) -> dict[str, float]:
+        """One value for each prompt: the median of all times it was asked.
+
+        Two answers to the same prompt are no independent values; two prompts are.
+        """
+        assert self.of_request is not None  # noqa: S101 - asked only where it is
+        found: dict[str, list[float]] = {}
+        for repetition in cell.clean:
+            for request in repetition.requests:
+                value = self.of_request(request)
+                if value is not None:
+                    found.setdefault(request.prompt, []).append(value)
+        return {prompt: plain.median(values) for prompt, values in found.items()}
+
+    def estimate(self, cell: CellPoints) -> Estimate | None:
+        """Median and interval, or nothing where nothing was measured."""
+        values = (
+            self.by_repetition(cell) if self.of_repetition else list(self.by_prompt(cell).values())
+        )
+        if self.of_request and len(values) < statistics.FEWEST:
+            # One prompt asked several times, or two: then the repetitions are all there is.
+            values = self._by_repetition_of_requests(cell)
+        return statistics.estimate(values) if values else None
+
+    def ratio(self, baseline: CellPoints, other: CellPoints) -> Estimate | None:
+        """``other / baseline`` with its interval, or nothing where one of them has no value."""
+        if self.of_request:
+            a, b = self.by_prompt(baseline), self.by_prompt(other)
+            if len(a.keys() & b.keys()) >= statistics.FEWEST:
+                return statistics.paired_ratio(a, b)
+            groups = [self._by_repetition_of_requests(cell) for cell in (baseline, other)]
+        else:
+            groups = [self.by_repetition(cell) for cell in (baseline, other)]
+        if not all(groups) or min(value for group in groups for value in group) <= 0:
+            return None
+        return statistics.ratio(*groups)
+
+    def _by_repetition_of_requests(self, cell: CellPoints) -> list[float]:
+        assert self.of_request is not None  # noqa: S101 - asked only where it is
+        found = []
+        for repetition in cell.clean:
+            values = [self.of_request(request) for request in repetition.requests]
+            known = [value for value in values if value is not None]
+            if known:
+                found.append(plain.median(known))
+        return found
+
+
+def _accept_rate(repetition: Repetition) -> float | None:
+    rate = repetition.speculation.counters.accept_rate if repetition.speculation else None
+    return None if rate is None else rate * 100
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000
+
+
+#: In the order they are shown.
+METRICS = (
+    Metric(
+        "output_throughput", "Throughput of all users", "tokens/s", "higher", "hardware",
+        of_repetition=lambda repetition: repetition.output_throughput,
+    ),
+    Metric(
+        "accept_length", "Accept length", "tokens/step", "higher", "model",
+        of_repetition=lambda repetition: repetition.accept_length,
+    ),
+    Metric(
+        "accept_rate", "Accept rate", "%", "higher", "model", of_repetition=_accept_rate,
+    ),
+    Metric(
+        "ttft", "Time to first token", "ms", "lower", "hardware",
+        of_request=lambda request: request.ttft * 1000,
+    ),
+    Metric(
+        "tpot", "Time per token after the first", "ms", "lower", "hardware",
+        of_request=lambda request: _milliseconds(request.tpot),
+    ),
+    Metric(
+        "decode_speed", "Decode speed of one user", "tokens/s", "higher", "hardware",
+        of_request=lambda request: 1 / request.tpot if request.tpot else None,
+    ),
+)  # fmt: skip
+
+#: Published names of the metrics, with the factor from the published unit to ours.
+_PUBLISHED: dict[tuple[str, str], tuple[str, float]] = {
+    ("output_throughput", "tok/s"): ("output_throughput", 1),
+    ("output_throughput", "tokens/s"): ("output_throughput", 1),
+    ("output_throughput_per_user", "tok/s"): ("decode_speed", 1),
+    ("decode_throughput", "tok/s"): ("decode_speed", 1),
+    ("accept_length", "tokens"): ("accept_length", 1),
+    ("ttft", "ms"): ("ttft", 1),
+    ("ttft", "s"): ("ttft", 1000),
+    ("ttft_p50", "ms"): ("ttft", 1),
+    ("tpot", "ms"): ("tpot", 1),
+    ("tpot_p50", "ms"): ("tpot", 1),
+}
+
+
+def metric(key: str) -> Metric:
+    """The metric of that key."""
+    return next(one for one in METRICS if one.key == key)
+
+
+def published(
+    figures: Sequence[PublishedFigure],
+    *,
+    hardware: str,
+    speculation: str,
+    tables: Sequence[str],
+    match: dict[str, object],
+) -> list[Published]:
+    """The published figures of one point: same table, hardware, choice and conditions."""
+    found = []
+    for figure in figures:
+        known = _PUBLISHED.get((figure.what, figure.unit))
+        same = all(figure.conditions.get(key) == wanted for key, wanted in match.items())
+        if (
+            known is None
+            or not same
+            or figure.table not in tables
+            or figure.hardware != hardware
+            or figure.speculation != speculation
+            or isinstance(figure.value, list)
+            or figure.value is None
+        ):
+            continue
+        key, factor = known
+        value = round(figure.value * factor, 6)
+        found.append(Published(metric=key, value=value, source=figure.source, table=figure.table))
+    return found
+
+
+def read(folder: Path) -> Benchmark:
+    """The points of a run.
+
+    Raises:
+        RoostError: The folder is no run, is empty or unfinished, or is no benchmark.
+    """
+    if not folder.is_dir():
+        raise RoostError(f"{folder}: no such run", fix="runs are folders under runs/")
+    result = runs.read(folder)
+    if not (folder / FILE).is_file():
+        raise RoostError(f"{folder}: no benchmark", why=f"it is a run of {result.notebook}")
+    try:
+        return parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
+    except OSError as error:
+        raise RoostError(f"{folder / FILE}: cannot be read", why=str(error.strerror)) from None
+
+
+def parse(text: str, path: Path = Path(FILE)) -> Benchmark:
+    """``benchmark.json``, decoded; ``path`` is only for messages.
+
+    Raises:
+        RoostError: It is none.
+    """
+    try:
+        return Benchmark.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RoostError(f"{path}: {where}: {first['msg']}") from None

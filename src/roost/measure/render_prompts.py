@@ -1,0 +1,64 @@
+"""Runs inside the engine's container: prompts become text with the chat template applied.
+
+Read from here and handed to the container's own ``python3``, so it imports nothing of roost. The
+job comes as JSON on standard input. The prompts stay in the container, since long ones are
+megabytes; what one of them ends in goes out as JSON on standard output.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+#: Repeated and cut to make a prompt of a given length.
+FILLER = (
+    "The harbour master wrote down every ship that came in, her cargo, and the hour of the tide. "
+    "On quiet days he counted gulls instead. "
+)
+QUESTION = "\n\nContinue this record in the same manner."
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    transformers: Any = importlib.import_module("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        job["tokenizer"], trust_remote_code=job["trust_remote_code"]
+    )
+    directory = Path(job["directory"])
+    directory.mkdir(mode=0o700)
+    tail = ""
+    for name, rows in job["files"].items():
+        texts = [_render(tokenizer, job["chat_template_kwargs"], row) for row in rows]
+        tail = tail or texts[0][-80:]
+        lines = [json.dumps(_line(job["format"], text)) for text in texts]
+        (directory / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    json.dump({"tail": tail}, sys.stdout)
+
+
+def _render(tokenizer: Any, kwargs: dict[str, Any], row: dict[str, Any]) -> str:
+    def templated(text: str) -> str:
+        message = {"role": "user", "content": f"{row['nonce']}{text}"}
+        rendered: str = tokenizer.apply_chat_template(
+            [message], tokenize=False, add_generation_prompt=True, **kwargs
+        )
+        return rendered
+
+    if row["tokens"] is None:
+        return templated(row["text"])
+    around = len(tokenizer.encode(templated(QUESTION), add_special_tokens=False))
+    unit = tokenizer.encode(FILLER, add_special_tokens=False)
+    wanted = max(0, row["tokens"] - around)
+    ids = (unit * (wanted // len(unit) + 1))[:wanted]
+    return templated(tokenizer.decode(ids) + QUESTION)
+
+
+def _line(style: str, text: str) -> dict[str, Any]:
+    if style == "sglang":
+        # Its custom data set wants a conversation, and asks the first turn.
+        return {"conversations": [{"content": text}, {"content": "…"}]}
+    return {"prompt": text}
+
+
+if __name__ == "__main__":
+    main()

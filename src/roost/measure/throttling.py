@@ -1,0 +1,133 @@
+"""Was the host slowed down while it was measured? GPU clocks, power and temperature, sampled.
+
+``nvidia-smi`` runs on the host every few seconds beside the load. Fields that a GPU does not have
+(a GB10 has no power limit, for one) are left out; where there is no ``nvidia-smi`` nothing is
+sampled, and that is said.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from roost import ssh
+from roost.errors import RoostError
+
+INTERVAL_S = 2.0
+#: A clock this much below the fastest repetition's is a host that was slowed down.
+CLOCK_DROP = 0.10
+_FIELDS = (
+    "index",
+    "clocks.sm",
+    "power.draw",
+    "temperature.gpu",
+    "clocks_throttle_reasons.hw_slowdown",
+    "clocks_throttle_reasons.sw_thermal_slowdown",
+)
+_QUERY = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
+_ABSENT = {"[n/a]", "n/a", "not supported", "[not supported]", "[unknown error]"}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One GPU at one moment: MHz, W, °C; ``None`` where it does not say."""
+
+    gpu: str
+    clock: float | None
+    power: float | None
+    temperature: float | None
+    slowed: tuple[str, ...] = ()
+
+
+@dataclass
+class Watch:
+    """What was sampled during one load; ``why_not`` says why nothing was."""
+
+    samples: list[Sample] = field(default_factory=list)
+    why_not: str = ""
+
+    @property
+    def clock(self) -> float | None:
+        """Median SM clock over all GPUs, MHz."""
+        clocks = [sample.clock for sample in self.samples if sample.clock is not None]
+        return statistics.median(clocks) if clocks else None
+
+    def marks(self) -> list[str]:
+        """Why the load cannot be taken for the machine's own speed."""
+        reasons = sorted({reason for sample in self.samples for reason in sample.slowed})
+        hottest = max((s.temperature for s in self.samples if s.temperature is not None), default=0)
+        return [f"the GPU was slowed down ({reason}, {hottest:.0f} °C)" for reason in reasons]
+
+
+@contextmanager
+def watching(remote: ssh.Remote, interval_s: float = INTERVAL_S) -> Iterator[Watch]:
+    """Sample in the background for the length of a ``with``."""
+    watch = Watch()
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.is_set() and not watch.why_not:
+            try:
+                answer = remote.run(_QUERY)
+                if answer.rc != 0:
+                    # nvidia-smi writes its errors to standard output.
+                    said = (answer.err + answer.out).strip() or f"exit status {answer.rc}"
+                    watch.why_not = " ".join(said.split())[:200]
+                else:
+                    watch.samples += parse(answer.out)
+            except RoostError as error:
+                watch.why_not = error.what
+            done.wait(interval_s)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield watch
+    finally:
+        done.set()
+        thread.join(ssh.COMMAND_TIMEOUT_S)
+
+
+def parse(text: str) -> list[Sample]:
+    """Rows of ``nvidia-smi --query-gpu`` in the order of the fields asked for.
+
+    Raises:
+        RoostError: A row has another number of fields.
+    """
+    found = []
+    for line in filter(None, (line.strip() for line in text.splitlines())):
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) != len(_FIELDS):
+            raise RoostError("nvidia-smi answered something else", why=line[:200])
+        gpu, clock, power, temperature, *reasons = cells
+        slowed = tuple(
+            name.rpartition(".")[2].replace("_", " ")
+            for name, said in zip(_FIELDS[-len(reasons) :], reasons, strict=True)
+            if said.lower() == "active"
+        )
+        found.append(Sample(gpu, _value(clock), _value(power), _value(temperature), slowed))
+    return found
+
+
+def clock_marks(clocks: Sequence[float | None]) -> list[str]:
+    """For each repetition of a cell, why its clock is not to be trusted; empty where it is."""
+    known = [clock for clock in clocks if clock is not None]
+    fastest = max(known, default=0.0)
+    return [
+        f"the GPU ran at {clock:.0f} MHz, at {fastest:.0f} MHz in another repetition"
+        if clock is not None and clock < fastest * (1 - CLOCK_DROP)
+        else ""
+        for clock in clocks
+    ]
+
+
+def _value(cell: str) -> float | None:
+    if cell.lower() in _ABSENT:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,340 @@
+"""The benchmark against stand-ins of engine and load generator: figures, reasons, breakdowns."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.unit import stand_in_engine
+from tests.unit.deployments import deployment
+from tests.unit.stand_in_engine import Container, Engine
+
+from roost.errors import RoostError, UsageError
+from roost.inventory import Connection, Host
+from roost.measure import benchmark, harness, points, throttling
+from roost.measure.metrics import Reading, SpecCounters
+from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
+from roost.measure.verify import Evidence, reach
+
+
+@dataclass
+class Bench:
+    """A host with the stand-ins; tests change the scenario.
+
+    The smoke suite has two points, two repetitions of each, and two prompts of 32 tokens in them.
+    """
+
+    engine: Engine
+    folder: Path
+    said: list[str] = field(default_factory=list)
+    #: What is different in the deployment.
+    changes: dict[str, Any] = field(default_factory=dict)
+
+    def scenario(self, **values: Any) -> None:
+        (self.folder / "scenario.json").write_text(json.dumps({"port": self.engine.port, **values}))
+
+    def measure(self, suite: str = "smoke") -> tuple[Evidence, Benchmark]:
+        resolved = deployment(self.folder, port=self.engine.port).model_copy(update=self.changes)
+        host = Host("host-01", {}, Connection(address="127.0.0.1", local=True))
+        with reach(host, resolved) as target:
+            evidence = benchmark.measure(
+                target, benchmark.plan(suite), folder=self.folder, say=self.said.append
+            )
+        return evidence, points.parse(evidence.artefacts[points.FILE])
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    with stand_in_engine.serving() as engine:
+        Container.of(deployment(tmp_path, port=engine.port)).install(tmp_path / "bin")
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        monkeypatch.setenv("STAND_IN_SCENARIO", str(tmp_path / "scenario.json"))
+        made = Bench(engine, tmp_path)
+        made.scenario()
+        yield made
+
+
+def failed(evidence: Evidence) -> dict[str, str]:
+    return {check.id: check.why for check in evidence.failed}
+
+
+def test_figures_are_the_harnesss_own(bench: Bench) -> None:
+    evidence, measured = bench.measure()
+    assert failed(evidence) == {}
+    assert (measured.complete, [cell.id for cell in measured.cells]) == (
+        True,
+        ["code-c1", "prose-c1"],
+    )
+    cell = measured.cells[0]
+    raw = [json.loads((bench.folder / one.raw).read_text()) for one in cell.repetitions]
+    figure = evidence.figures["code-c1.output_throughput"]
+    assert figure.value == pytest.approx(sum(one["output_throughput"] for one in raw) / 2)
+    # Two repetitions are no interval.
+    assert (figure.low, figure.high) == (None, None)
+    assert "harness_code-c1_1.json, harness_code-c1_2.json" in figure.source
+    # Accept length and rate by the counters: the stand-in proposes four a step.
+    length = evidence.figures["code-c1.accept_length"].value
+    assert length == pytest.approx(3.4, rel=0.02)
+    assert evidence.figures["code-c1.accept_rate"].value == pytest.approx((length - 1) * 25)
+    assert evidence.figures["code-c1.decode_speed"].value == pytest.approx(figure.value, rel=0.01)
+    assert {request.prompt for request in cell.repetitions[0].requests} == {"code-01", "code-02"}
+    assert (bench.folder / "metrics_code-c1_1_before.txt").is_file()
+    assert "engine.log" in evidence.artefacts
+    assert bench.said[0].startswith("smoke: point 1 of 2, prompts")
+    assert bench.said[-1].startswith("smoke: point 2 of 2, done")
+
+
+def test_warm_ups_are_requests_that_no_figure_sees(bench: Bench) -> None:
+    _, measured = bench.measure()
+    # One a point; the readings of a repetition stand around the harness alone.
+    assert [body["max_tokens"] for body in bench.engine.requests] == [32, 32]
+    asked = bench.engine.requests[0]["messages"][0]["content"]
+    assert asked.startswith("[warm-up ")
+    assert all(not one.marks for cell in measured.cells for one in cell.repetitions)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "why"),
+    [
+        ({"failed": 1}, "2 left out: 1 of 2 requests failed: Bad Gateway"),
+        (
+            {"foreign_tokens": 10},
+            "2 left out: another client was served: the engine generated 74 tokens, the harness's "
+            "requests took 64",
+        ),
+        ({"foreign_tokens": -10}, "2 left out: the counters are not its own"),
+        ({"restart": True}, "2 left out: the engine restarted between two readings"),
+    ],
+)
+def test_repetitions_that_do_not_count_say_why(
+    scenario: dict[str, Any], why: str, bench: Bench
+) -> None:
+    bench.engine.load = [1e6] * 4
+    bench.scenario(**scenario)
+    evidence, measured = bench.measure()
+    assert set(failed(evidence)) == {"code-c1", "prose-c1"}
+    assert failed(evidence)["code-c1"].startswith(why)
+    # Nothing is said about what may not be believed, and everything is kept.
+    assert evidence.figures == {}
+    assert len(measured.cells[0].repetitions) == 2
+    assert (bench.folder / "harness_code-c1_2.json").is_file()
+
+
+def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) -> None:
+    bench.scenario(breaks_at=3)
+    evidence, measured = bench.measure()
+    assert not measured.complete
+    assert [len(cell.repetitions) for cell in measured.cells] == [2, 0]
+    assert set(failed(evidence)) == {"prose-c1", "suite"}
+    assert "host-01: the engine's harness failed" in failed(evidence)["suite"]
+    assert "ClientConnectorError: cannot connect" in failed(evidence)["suite"]
+    assert "code-c1.output_throughput" in evidence.figures
+    assert bench.said[-1].startswith("smoke: point 2 of 2, stopped")
+
+
+def test_an_engine_that_is_down_is_one_failed_check(bench: Bench) -> None:
+    bench.engine.chat_status = 500
+    evidence, measured = bench.measure()
+    assert set(failed(evidence)) == {"suite"}
+    assert "HTTP 500" in failed(evidence)["suite"]
+    assert measured.cells == []
+
+
+@pytest.mark.parametrize(("kwargs", "ok"), [({}, True), ({"enable_thinking": False}, False)])
+def test_prompts_that_open_a_thinking_block_are_found(
+    kwargs: dict[str, bool], ok: bool, bench: Bench
+) -> None:
+    bench.scenario(tail="<|im_start|>assistant\n<think>\n")
+    bench.changes = {"chat_template_kwargs": kwargs}
+    evidence, _ = bench.measure()
+    (check,) = [check for check in evidence.checks if check.id == "thinking"]
+    assert check.ok is ok
+    assert ("did not take the recipe's arguments" in check.why) is not ok
+
+
+def test_lengths_beyond_the_servers_context_are_left_out(bench: Bench) -> None:
+    bench.engine.context = 2042 + 256
+    evidence, measured = bench.measure("prompt-length")
+    assert [cell.id for cell in measured.cells] == ["0.5K-c1", "2K-c1"]
+    (context,) = [check for check in evidence.checks if check.id == "context"]
+    assert (context.ok, context.observed) == (True, "left out: 8K, 32K, 131K, 250K")
+    # One prompt: its interval is over the times it was asked.
+    figure = evidence.figures["2K-c1.ttft"]
+    times = [one.requests[0].ttft * 1000 for one in measured.cells[1].repetitions]
+    assert figure.low is not None
+    assert figure.high is not None
+    assert figure.low < min(times) < max(times) < figure.high
+
+
+def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:
+    bench.engine.context = 1000
+    bench.scenario(noise=0.001)
+    _, steady = bench.measure("prompt-length")
+    bench.scenario(noise=0.2)
+    _, noisy = bench.measure("prompt-length")
+    assert [len(one.cells[0].repetitions) for one in (steady, noisy)] == [3, 6]
+
+
+def smi(bench: Bench, row: str, rc: int = 0) -> None:
+    script = bench.folder / "bin" / "nvidia-smi"
+    script.write_text(
+        f"#!/bin/sh\n# Stand-in: says what a test decided.\necho '{row}'\nexit {rc}\n"
+    )
+    script.chmod(0o755)
+
+
+def test_a_throttled_gpu_is_a_reason(bench: Bench) -> None:
+    smi(bench, "0, 1400, 61.5, 92, Not Active, Active")
+    evidence, measured = bench.measure()
+    why = failed(evidence)["code-c1"]
+    assert why == "2 left out: the GPU was slowed down (sw thermal slowdown, 92 °C)"
+    assert measured.cells[0].repetitions[0].clock == 1400
+
+
+def test_a_host_that_cannot_be_sampled_is_measured_all_the_same(bench: Bench) -> None:
+    smi(bench, 'Field "clocks_throttle_reasons.hw_slowdown" is not a valid field to query.', 2)
+    evidence, measured = bench.measure()
+    assert failed(evidence) == {}
+    assert measured.cells[0].repetitions[0].clock is None
+    (host,) = [check for check in evidence.checks if check.id == "host"]
+    assert host.observed.startswith('not sampled: Field "clocks_throttle')
+
+
+def test_rows_of_nvidia_smi() -> None:
+    gb10 = "0, 2418, 38.21, 61, Not Active, Not Active\n1, [N/A], [N/A], N/A, [N/A], Active\n"
+    first, second = throttling.parse(gb10)
+    assert (first.clock, first.power, first.temperature, first.slowed) == (2418, 38.21, 61, ())
+    assert (second.clock, second.slowed) == (None, ("sw thermal slowdown",))
+    with pytest.raises(RoostError, match="answered something else"):
+        throttling.parse("No devices were found")
+
+
+def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:
+    marks = throttling.clock_marks([2400.0, 2000.0, None, 2300.0])
+    assert marks == ["", "the GPU ran at 2000 MHz, at 2400 MHz in another repetition", "", ""]
+
+
+def reading(tokens: float, drafts: float | None = 0.0) -> Reading:
+    spec = None if drafts is None else SpecCounters(drafts, drafts * 4, drafts * 2, (drafts,))
+    return Reading(0.0, tokens, spec)
+
+
+def test_counters_explain_what_the_harness_counted_or_not() -> None:
+    path = Path(__file__).parent / "data" / "harness" / "vllm_0.24_plain_c1.json"
+    result = harness.parse_vllm(path.read_text())
+    assert result.total_output_tokens == 1024
+    assert benchmark.judge(result, reading(0, None), reading(1030, None)) == ([], None)
+    (mark,), _ = benchmark.judge(result, reading(0, None), reading(1040, None))
+    assert mark.startswith("another client was served: the engine generated 1040 tokens")
+    marks, spec = benchmark.judge(result, reading(0), reading(1024, 100))
+    assert marks == []
+    assert spec is not None
+    assert spec.counters.accept_length == 3.0
+    # An engine whose counters are not read is judged by its requests alone.
+    assert benchmark.judge(result, None, None) == ([], None)
+
+
+def test_parameters_are_refused_in_words(tmp_path: Path) -> None:
+    for given, message in (
+        (("smok",), "did you mean smoke"),
+        ((None,), "parameter suite is not set"),
+        ((3,), "no text"),
+        (("smoke", str(tmp_path / "none.jsonl")), "cannot be read"),
+        (("smoke", 7), "parameter prompts is 7"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            benchmark.plan(*given)
+
+
+class Tokenizer:
+    """One token a word; a template that thinks unless told not to."""
+
+    @classmethod
+    def from_pretrained(cls, path: str, *, trust_remote_code: bool) -> Tokenizer:
+        assert (path, trust_remote_code) == ("/model", False)
+        return cls()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[str]:
+        assert not add_special_tokens
+        return text.split()
+
+    def decode(self, ids: list[str]) -> str:
+        return " ".join(ids)
+
+    def apply_chat_template(
+        self, messages: list[dict[str, str]], *, enable_thinking: bool = True, **options: bool
+    ) -> str:
+        assert options == {"tokenize": False, "add_generation_prompt": True}
+        block = "<think>\n" if enable_thinking else "<think>\n\n</think>\n\n"
+        return f"<user> {messages[0]['content']} <assistant>\n{block}"
+
+
+@pytest.mark.parametrize("style", ["vllm", "sglang"])
+def test_prompts_are_rendered_inside_with_the_recipes_arguments(
+    style: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = {
+        "directory": str(tmp_path / "made"),
+        "tokenizer": "/model",
+        "trust_remote_code": False,
+        "chat_template_kwargs": {"enable_thinking": False},
+        "format": style,
+        "files": {
+            "a": [{"text": "Why?", "tokens": None, "nonce": "[1234] "}],
+            "b": [{"text": "", "tokens": 100, "nonce": "[5678] "}],
+        },
+    }
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=Tokenizer))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job)))
+    importlib.import_module("roost.measure.render_prompts").main()
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["tail"].endswith("<think>\n\n</think>\n\n")
+    (line,) = (tmp_path / "made" / "a.jsonl").read_text().splitlines()
+    rendered = "<user> [1234] Why? <assistant>\n<think>\n\n</think>\n\n"
+    wanted = {"prompt": rendered}
+    if style == "sglang":
+        wanted = {"conversations": [{"content": rendered}, {"content": "…"}]}
+    assert json.loads(line) == wanted
+    long = json.loads((tmp_path / "made" / "b.jsonl").read_text())
+    text = long["prompt"] if style == "vllm" else long["conversations"][0]["content"]
+    assert len(text.split()) == 100
+
+
+def test_a_point_with_nothing_that_counts_has_no_figure() -> None:
+    cell = CellPoints(id="a", category="a", concurrency=1, repetitions=[], published=[])
+    assert [metric.estimate(cell) for metric in points.METRICS] == [None] * len(points.METRICS)
+    assert cell.per_position == []
+
+
+def test_positions_are_over_all_drafts_that_count() -> None:
+    def repetition(drafts: float, accepted: list[float], marks: list[str]) -> Repetition:
+        counters = Speculation(drafts=drafts, draft_tokens=0, accepted=0, per_position=accepted)
+        return Repetition(
+            duration=1, output_throughput=1, requests=[], speculation=counters,
+            accept_length=None, clock=None, raw="", marks=marks,
+        )  # fmt: skip
+
+    cell = CellPoints(
+        id="a",
+        category="a",
+        concurrency=1,
+        repetitions=[
+            repetition(10, [9, 5], []),
+            repetition(30, [21, 7, 4], []),
+            repetition(100, [0, 0, 0], ["another client was served"]),
+        ],
+        published=[],
+    )
+    assert cell.per_position == [0.75, 0.3, 0.1]

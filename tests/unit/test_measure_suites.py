@@ -1,0 +1,164 @@
+"""Suites and prompt sets: what is in the files, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roost import catalog, yamlfile
+from roost.errors import UsageError
+from roost.measure import points, suites
+from roost.measure.suites import Suite
+
+SUITES = suites.catalogue()
+FILE = Path(suites.__file__).with_name("suites.yml")
+
+
+def data(name: str, **changes: Any) -> dict[str, Any]:
+    return {**yamlfile.read(FILE).data[name], **changes}
+
+
+def test_the_four_protocols_and_a_quick_look() -> None:
+    assert list(SUITES) == ["smoke", "spec-bench", "prompt-length", "matrix", "prompt-style"]
+    ids = {name: [cell.id for cell in suites.cells(suite)] for name, suite in SUITES.items()}
+    assert ids["smoke"] == ["code-c1", "prose-c1"]
+    assert ids["matrix"] == ["mixed-c1", "mixed-c4", "mixed-c8"]
+    assert ids["prompt-length"][-1] == "250K-c1"
+    assert len(ids["prompt-style"]) == 16
+    assert ids["spec-bench"] == [
+        f"{category}-c1"
+        for category in (
+            "coding", "translation", "summarization", "rag", "qa", "math_reasoning",
+        )
+    ]  # fmt: skip
+
+
+def test_the_matrix_asks_forty_prompts_with_every_kind_at_all_times() -> None:
+    cell = suites.cells(SUITES["matrix"])[0]
+    assert len(cell.prompts) == 40
+    for at in range(0, 40, 4):
+        kinds = {prompt.category for prompt in cell.prompts[at : at + 4]}
+        assert kinds == {"chat", "code", "math", "stem"}
+
+
+def test_every_user_has_something_to_ask() -> None:
+    for name, suite in SUITES.items():
+        for cell in suites.cells(suite):
+            assert len(cell.prompts) >= cell.concurrency * suite.requests_per_user, (name, cell.id)
+
+
+@pytest.mark.parametrize("name", ["kinds", "spec", "styles"])
+def test_prompts_are_each_there_once(name: str) -> None:
+    prompts = suites.read_prompts(FILE.parent / "prompts" / f"{name}.jsonl")
+    assert max(Counter(prompt.text for prompt in prompts).values()) == 1
+    assert len(set(Counter(prompt.category for prompt in prompts).values())) == 1
+
+
+def test_suites_find_the_tables_that_were_published() -> None:
+    """Every point of the protocol that its author published has the author's figure."""
+    known = catalog.current()
+
+    def found(recipe: str, hardware: str, speculation: str, suite: str) -> dict[str, float]:
+        chosen = SUITES[suite]
+        assert chosen.published
+        return {
+            f"{cell.id} {one.metric}": one.value
+            for cell in suites.cells(chosen)
+            for one in points.published(
+                known.recipe(recipe).published(),
+                hardware=hardware,
+                speculation=speculation,
+                tables=chosen.published.tables,
+                match=dict(cell.match),
+            )
+        }
+
+    spec = found("ornith-1.0-35b-heretic-nvfp4-dflash", "gb10", "dflash", "spec-bench")
+    assert len(spec) == 12
+    assert spec["coding-c1 output_throughput"] == 93.41
+    assert spec["math_reasoning-c1 accept_length"] == 3.99
+    length = found("ornith-1.0-35b-fp8", "gb10", "none", "prompt-length")
+    # In ms, as we measure it; the author gives seconds.
+    assert (length["0.5K-c1 ttft"], length["250K-c1 ttft"]) == (190, 105700)
+    assert length["32K-c1 decode_speed"] == 34.3
+    matrix = found("ornith-1.5-35b-nvfp4-dflash2", "h200", "dflash2", "matrix")
+    assert (matrix["mixed-c8 output_throughput"], matrix["mixed-c8 tpot"]) == (1351.6, 4.09)
+    assert len(matrix) == 15
+    style = found("qwen3.5-27b-aeon-nvfp4-dflash", "gb10", "dflash", "prompt-style")
+    assert (style["prose-c16 output_throughput"], style["dialogue-c1 tpot"]) == (151.8, 26.0)
+    assert not found("ornith-1.0-35b-fp8", "h200", "none", "prompt-length")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"concurency": [1]}, "Extra inputs"),
+        ({"concurrency": []}, "at least 1"),
+        ({"output_tokens": "32"}, "valid integer"),
+        ({"prompts": "filler"}, "lengths go with"),
+        ({"repetitions": {"least": 3, "most": 2, "tight": 0.1}}, "least is above most"),
+    ],
+)
+def test_a_suite_is_read_strictly(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Suite.model_validate(data("smoke", **changes))
+
+
+def test_an_unknown_suite_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"did you mean matrix\?.*prompt-style"):
+        suites.suite("matrx")
+
+
+def test_a_users_own_prompts_and_spec_bench_itself(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "What?"},
+        {"prompt": "Why?", "category": "hard", "id": "w"},
+        {"question_id": 81, "category": "writing", "turns": ["First.", "Second."]},
+        {"question_id": 82, "category": "qa", "turns": ["One."], "reference": ["x"]},
+    ]
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
+    prompts = suites.read_prompts(path)
+    assert [(prompt.id, prompt.category, prompt.text) for prompt in prompts] == [
+        ("line-1", "own", "What?"),
+        ("w", "hard", "Why?"),
+        ("81", "writing", "First."),
+        ("82", "qa", "One."),
+    ]
+    cells = suites.cells(SUITES["spec-bench"], prompts)
+    assert [cell.id for cell in cells] == ["own-c1", "hard-c1", "writing-c1", "qa-c1"]
+    # Eight requests for four users, from three prompts: every prompt as often as the others.
+    three = [suites.Prompt(str(at), "own", "x") for at in range(3)]
+    sizes = [len(cell.prompts) for cell in suites.cells(SUITES["prompt-style"], three)]
+    assert sizes == [3, 9, 18, 33]
+    with pytest.raises(UsageError, match="takes no file"):
+        suites.cells(SUITES["prompt-length"], prompts)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"prompt": ""}', ":1: prompt: String should have at least 1"),
+        ('{"prompt": "x", "categroy": "y"}', ":1: categroy: Extra inputs"),
+        ('{"prompt": "x", "category": "a/b"}', ":1: category"),
+        ('["x"]', ":1: neither a prompt"),
+        ("{", ":1: neither a prompt"),
+        ('{"turns": [], "question_id": 1, "category": "x"}', ":1: neither a prompt"),
+        ("", "no prompt in it"),
+        ('{"prompt": "x", "id": "a"}\n{"prompt": "y", "id": "a"}', "id 'a' is there twice"),
+    ],
+)
+def test_a_bad_file_of_prompts_is_refused(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(line)
+    with pytest.raises(UsageError, match=message):
+        suites.read_prompts(path)
+
+
+def test_a_missing_file_of_prompts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        suites.read_prompts(tmp_path / "none.jsonl")
