@@ -1,0 +1,307 @@
+"""Two runs or more, point by point: ratios with intervals, and what a gap points to.
+
+A figure is called worse or better only if the gap is larger than the tolerance *and* the interval
+of the ratio excludes 1: a large gap may be noise, and a gap beyond noise may be too small to care.
+The interval knows the noise within the runs, not what changes between one start of an engine and
+the next.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from roost import runs
+from roost.errors import RoostError, UsageError
+from roost.measure import points
+from roost.measure.points import Benchmark, CellPoints, Metric
+from roost.measure.statistics import Estimate
+from roost.measure.verify import Check, Evidence, Figure
+from roost.root import repository_root
+from roost.runs import Result
+
+TOLERANCE = 0.05
+#: What decides; the other metrics are shown. Decode speed is TPOT again, the accept rate follows
+#: the accept length.
+DECISIVE = ("output_throughput", "accept_length", "ttft", "tpot")
+
+Verdict = Literal["worse", "better", "no difference", "within tolerance", "unclear"]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One run in a comparison."""
+
+    folder: Path
+    result: Result
+    benchmark: Benchmark
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A comparison that has begun; its result is filed under the baseline's names."""
+
+    compared: list[Compared]
+    folder: Path
+    tolerance: float
+    started: dt.datetime
+
+    def describe(self) -> dict[str, str]:
+        """What is about to be compared, for the first output of a notebook."""
+        rows = {
+            f"{'baseline' if at == 0 else 'run'} {run.name}": ", ".join(
+                (run.result.recipe, run.result.speculation, run.result.hardware, run.result.host)
+            )
+            for at, run in enumerate(self.compared)
+        }
+        first = self.compared[0].benchmark
+        return {**rows, "suite": f"{first.suite}: {first.protocol}", "folder": str(self.folder)}
+
+    def finish(self, evidence: Evidence) -> Result:
+        """Write everything into the folder and return the result."""
+        first = self.compared[0].result
+        result = first.model_copy(
+            update={
+                "ok": evidence.ok,
+                "notebook": "compare",
+                "started": self.started,
+                "finished": dt.datetime.now(dt.UTC),
+                "checks": evidence.checks,
+                "figures": evidence.figures,
+            }
+        )
+        runs.write(self.folder, result, evidence.artefacts)
+        return result
+
+
+@dataclass(frozen=True)
+class Gap:
+    """One metric of one point: another run, or a published figure, against the baseline."""
+
+    cell: str
+    metric: Metric
+    baseline: str
+    other: str
+    value: Estimate
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        percent = (self.value.value - 1) * 100
+        said = f"{self.cell} {self.metric.title.lower()} {percent:+.1f} %"
+        if self.value.low is not None and self.value.high is not None:
+            said += f" ({(self.value.low - 1) * 100:+.1f} to {(self.value.high - 1) * 100:+.1f} %)"
+        return said
+
+
+def start(
+    given: Any, *, tolerance: Any = TOLERANCE, runs_dir: Any = "runs", run_dir: Any = None
+) -> Comparison:
+    """Check a notebook's parameters, read the runs and make the comparison's folder.
+
+    Args:
+        given: The runs' folders, the baseline first: a list, or one text with commas. Each from
+            here, from the repository root, or by its name in ``runs_dir``.
+        tolerance: The gap that is too small to care about, as a fraction.
+        runs_dir: Where runs are kept; relative to the repository root.
+        run_dir: The comparison's own folder, where a caller has made it already.
+
+    Raises:
+        UsageError: As :func:`load`, or a parameter makes no sense.
+    """
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float):
+        raise UsageError(f"parameter tolerance is {tolerance!r}, which is no number")
+    if not 0 <= tolerance < 1:
+        raise UsageError("parameter tolerance is a fraction from 0 to below 1, such as 0.05")
+    names = given if isinstance(given, list | tuple) else runs.text("runs", given).split(",")
+    home = repository_root() / runs.text("runs_dir", runs_dir)
+    compared = load([_find(runs.text("runs", name).strip(), home) for name in names])
+    first = compared[0].result
+    if run_dir is not None:
+        folder = Path(runs.text("run_dir", run_dir)).absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+    else:
+        folder = runs.new_folder(home, f"{first.host}-compare", first.recipe)
+    return Comparison(compared, folder, float(tolerance), dt.datetime.now(dt.UTC))
+
+
+def _find(name: str, home: Path) -> Path:
+    places = [Path(name).expanduser(), repository_root() / name, home / name]
+    return next((place for place in places if place.is_dir()), places[0])
+
+
+def load(folders: Sequence[Path]) -> list[Compared]:
+    """Read the runs; the first is the baseline.
+
+    Raises:
+        UsageError: Fewer than two, the same one twice, or of different suites.
+        RoostError: A folder is no finished benchmark.
+    """
+    if len(folders) < 2:
+        raise UsageError("a comparison needs two runs", fix="roost compare RUN RUN…")
+    found = [_read(folder.absolute()) for folder in folders]
+    if len({run.name for run in found}) != len(found):
+        raise UsageError("a run is given twice")
+    suites = list(dict.fromkeys(run.benchmark.suite for run in found))
+    if len(suites) > 1:
+        raise UsageError(
+            f"the runs are of different suites: {', '.join(suites)}",
+            why="their figures mean different things",
+        )
+    return found
+
+
+def _read(folder: Path) -> Compared:
+    # In this order: the first says best what the folder lacks.
+    benchmark = points.read(folder)
+    return Compared(folder, runs.read(folder), benchmark)
+
+
+def judge(ratio: Estimate, metric: Metric, tolerance: float = TOLERANCE) -> Verdict:
+    """What a ratio to the baseline says."""
+    if ratio.low is None:
+        return "unclear"
+    if not ratio.excludes(1.0):
+        return "no difference"
+    if abs(ratio.value - 1) <= tolerance:
+        return "within tolerance"
+    return "better" if (ratio.value > 1) == (metric.better == "higher") else "worse"
+
+
+def gaps(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
+    """Every metric that both measured, of every run against the first.
+
+    Raises:
+        RoostError: There is none.
+    """
+    first, *others = compared
+    found = []
+    for other in others:
+        for cell, theirs in _shared(first.benchmark, other.benchmark):
+            for metric in points.METRICS:
+                ratio = metric.ratio(cell, theirs)
+                if ratio is not None:
+                    verdict = judge(ratio, metric, tolerance)
+                    found.append(Gap(cell.id, metric, first.name, other.name, ratio, verdict))
+    if not found:
+        raise RoostError("the runs share no point that both measured", fix="measure them again")
+    return found
+
+
+def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
+    """Every run against the published figures of its points, which have no interval themselves."""
+    found = []
+    for run in compared:
+        for cell in run.benchmark.cells:
+            for one in cell.published:
+                metric = points.metric(one.metric)
+                ours = metric.estimate(cell)
+                if ours is None:
+                    continue
+                low = None if ours.low is None else ours.low / one.value
+                high = None if ours.high is None else ours.high / one.value
+                ratio = Estimate(ours.value / one.value, low, high, ours.n)
+                verdict = judge(ratio, metric, tolerance)
+                source = f"{one.source}, {one.table}"
+                found.append(Gap(cell.id, metric, source, run.name, ratio, verdict))
+    return found
+
+
+def points_to(found: Sequence[Gap]) -> str:
+    """Whether the gaps of one point belong to the model or to the machine.
+
+    tok/s is a property of the hardware (and of the engine on it), the accept length one of the
+    model and its drafter: the same pair accepts the same on any machine.
+    """
+    by_key = {gap.metric.key: gap for gap in found}
+    length, speed = by_key.get("accept_length"), by_key.get("output_throughput")
+    moved = {
+        key for key, gap in by_key.items() if key in DECISIVE and gap.verdict in {"worse", "better"}
+    }
+    if not moved:
+        return "no gap beyond noise and tolerance"
+    if length is not None and "accept_length" in moved:
+        if speed is None or "output_throughput" not in moved:
+            return "the model or its drafter: the accept length moved, the speed did not follow"
+        return (
+            f"the model or its drafter: the accept length moved by {_percent(length)}, "
+            f"the speed by {_percent(speed)}"
+        )
+    if length is not None:
+        return "the machine or the engine's settings: drafts are accepted as before"
+    return "the machine or the engine's settings, for all that is known: no accept length to tell"
+
+
+def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
+    """Judge every run against the first: one check each point, failed where it is worse.
+
+    Published figures are shown and never judged: prompts, versions and machines differ from ours
+    in more than a table tells.
+    """
+    evidence = Evidence()
+    compared, tolerance = comparison.compared, comparison.tolerance
+    found = gaps(compared, tolerance)
+    evidence.checks += _standing(compared)
+    for other, cell in dict.fromkeys((gap.other, gap.cell) for gap in found):
+        here = [gap for gap in found if (gap.other, gap.cell) == (other, cell)]
+        decisive = [gap for gap in here if gap.metric.key in DECISIVE]
+        worse = [gap for gap in decisive if gap.verdict == "worse"]
+        unclear = all(gap.verdict == "unclear" for gap in decisive)
+        evidence.checks.append(
+            Check(
+                id=f"{cell} {other}" if len(compared) > 2 else cell,
+                ok=not worse,
+                expected=f"nothing worse than {here[0].baseline} by more than {tolerance:.0%}",
+                observed="; ".join(str(gap) for gap in (worse or decisive)),
+                why="too few repetitions to know the noise" if unclear else points_to(here),
+            )
+        )
+    for gap in [*found, *(against_published(compared, tolerance) if published else [])]:
+        evidence.figures[f"{gap.other}.{gap.cell}.{gap.metric.key}/{gap.baseline}"] = Figure(
+            title=f"{gap.metric.title}, {gap.cell}: {gap.other} / {gap.baseline}",
+            value=gap.value.value,
+            unit="times",
+            source=f"{gap.verdict}; belongs to the {gap.metric.belongs_to}",
+            low=gap.value.low,
+            high=gap.value.high,
+        )
+    return evidence
+
+
+def _standing(compared: Sequence[Compared]) -> list[Check]:
+    """May the runs be compared at all? A marked run is compared, and its marks are said."""
+    checks = []
+    for run in compared:
+        marks = dict.fromkeys(
+            mark
+            for cell in run.benchmark.cells
+            for repetition in cell.repetitions
+            for mark in repetition.marks
+        )
+        whole = run.benchmark.complete
+        remarks = [*([] if whole else ["its suite was not measured to the end"]), *marks]
+        checks.append(
+            Check(
+                id=f"run {run.name}",
+                ok=whole,
+                expected="a suite measured to its end",
+                observed=f"{len(run.benchmark.cells)} points of {run.benchmark.suite}",
+                why="; ".join(remarks),
+            )
+        )
+    return checks
+
+
+def _shared(first: Benchmark, other: Benchmark) -> list[tuple[CellPoints, CellPoints]]:
+    pairs = ((cell, other.cell(cell.id)) for cell in first.cells)
+    return [(cell, theirs) for cell, theirs in pairs if theirs is not None]
+
+
+def _percent(gap: Gap) -> str:
+    return f"{(gap.value.value - 1) * 100:+.0f} %"

@@ -1,0 +1,300 @@
+"""Comparisons of synthetic runs: what is flagged, what is noise, and what a gap points to."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roost import runs
+from roost.errors import RoostError, UsageError
+from roost.measure import compare, points
+from roost.measure.compare import Compared, Comparison
+from roost.measure.points import Benchmark, CellPoints, Published, Repetition, RequestPoint
+from roost.measure.statistics import Estimate
+from roost.runs import Pins, Result
+
+NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
+PROMPTS = 8
+#: Deviation of the logarithm from repetition to repetition: 1.5 % for a speed, less for an accept
+#: length, which greedy decoding leaves little room for.
+SPEED_NOISE, LENGTH_NOISE = 0.015, 0.005
+
+
+def repetition(
+    draw: random.Random, speed: float, length: float, marks: list[str] | None = None
+) -> Repetition:
+    drift = draw.lognormvariate(0, SPEED_NOISE)
+    requests = [
+        RequestPoint(
+            prompt=f"p{at}",
+            prompt_tokens=20,
+            output_tokens=101,
+            ttft=0.1 * (1 + at) / drift * draw.lognormvariate(0, SPEED_NOISE),
+            latency=0.1 * (1 + at) / drift + 100 / (speed * drift) * (1 + at / 10),
+        )
+        for at in range(PROMPTS)
+    ]
+    return Repetition(
+        duration=10.0,
+        output_throughput=speed * drift,
+        requests=requests,
+        speculation=None,
+        accept_length=length * draw.lognormvariate(0, LENGTH_NOISE),
+        clock=None,
+        raw="harness.json",
+        marks=marks or [],
+    )
+
+
+def measured(
+    seed: int, *, speed: float = 100.0, length: float = 3.4, repetitions: int = 3, **changes: Any
+) -> Benchmark:
+    draw = random.Random(seed)  # noqa: S311
+    cell = CellPoints(
+        id="coding-c1",
+        category="coding",
+        concurrency=1,
+        repetitions=[repetition(draw, speed, length) for _ in range(repetitions)],
+        published=[
+            Published(metric="output_throughput", value=93.41, source="source 000", table="gb10")
+        ],
+    )
+    values: dict[str, Any] = {
+        "suite": "spec-bench", "protocol": "p", "prompts": "own", "complete": True, "cells": [cell],
+    }  # fmt: skip
+    return Benchmark(**{**values, **changes})
+
+
+def result(**changes: Any) -> Result:
+    values: dict[str, Any] = {
+        "ok": True,
+        "notebook": "benchmark",
+        "recipe": "r",
+        "host": "spark-01",
+        "hardware": "gb10",
+        "speculation": "dflash",
+        "lock": Pins(file="roost.lock.yml", image="i@sha256:1", model="m@1"),
+        "started": NOW,
+        "finished": NOW,
+        "checks": [],
+    }
+    return Result(**{**values, **changes})
+
+
+def compared(*benchmarks: Benchmark) -> list[Compared]:
+    return [
+        Compared(Path(f"/runs/run-{at}"), result(), benchmark)
+        for at, benchmark in enumerate(benchmarks)
+    ]
+
+
+def comparison(*benchmarks: Benchmark, folder: Path = Path("/runs/c")) -> Comparison:
+    return Comparison(compared(*benchmarks), folder, compare.TOLERANCE, NOW)
+
+
+def worse(baseline: Benchmark, other: Benchmark) -> set[str]:
+    return {
+        gap.metric.key
+        for gap in compare.gaps(compared(baseline, other))
+        if gap.verdict == "worse" and gap.metric.key in compare.DECISIVE
+    }
+
+
+#: 15 % slower; an accept length of 2.9 instead of 3.4; 2 % of each; nothing at all.
+CHANGES: dict[str, tuple[dict[str, float], str | None]] = {
+    "speed -15 %": ({"speed": 85.0}, "output_throughput"),
+    "accept length 2.9": ({"length": 2.9}, "accept_length"),
+    "speed -2 %": ({"speed": 98.0}, None),
+    "accept length -2 %": ({"length": 3.332}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_seeded_regression_is_flagged_and_a_small_one_is_not(name: str) -> None:
+    change, key = CHANGES[name]
+    flagged = [
+        worse(measured(seed), measured(1000 + seed, **change))  # type: ignore[arg-type]
+        for seed in range(20)
+    ]
+    if key is None:
+        assert flagged == [set()] * 20
+    else:
+        assert [key in found for found in flagged] == [True] * 20
+
+
+def test_a_gap_within_noise_is_no_difference_however_large() -> None:
+    draw = random.Random(3)  # noqa: S311
+    noisy = [
+        measured(1)
+        .cells[0]
+        .model_copy(update={"repetitions": [repetition(draw, speed, 3.4) for speed in speeds]})
+        for speeds in ((60.0, 140.0), (50.0, 120.0))
+    ]
+    gaps = compare.gaps(compared(*(measured(1, cells=[cell]) for cell in noisy)))
+    gap = next(gap for gap in gaps if gap.metric.key == "output_throughput")
+    assert gap.value.value < 0.95
+    assert gap.verdict == "no difference"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "better", "verdict"),
+    [
+        (Estimate(0.85, 0.8, 0.9, 3), "higher", "worse"),
+        (Estimate(0.85, 0.8, 0.9, 3), "lower", "better"),
+        (Estimate(1.2, 1.1, 1.3, 3), "higher", "better"),
+        (Estimate(1.2, 1.1, 1.3, 3), "lower", "worse"),
+        (Estimate(0.85, 0.7, 1.01, 3), "higher", "no difference"),
+        (Estimate(0.97, 0.96, 0.98, 3), "higher", "within tolerance"),
+        (Estimate(0.5, None, None, 1), "higher", "unclear"),
+    ],
+)
+def test_verdicts(ratio: Estimate, better: str, verdict: str) -> None:
+    metric = next(one for one in points.METRICS if one.better == better)
+    assert compare.judge(ratio, metric) == verdict
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, "no gap beyond noise and tolerance"),
+        ({"speed": 80.0}, "the machine or the engine's settings: drafts are accepted as before"),
+        ({"length": 2.8}, "the accept length moved, the speed did not follow"),
+        ({"length": 2.8, "speed": 85.0}, "the model or its drafter: the accept length moved by -1"),
+    ],
+)
+def test_what_a_gap_points_to(change: dict[str, float], says: str) -> None:
+    gaps = compare.gaps(compared(measured(1), measured(2, **change)))  # type: ignore[arg-type]
+    said = compare.points_to(gaps)
+    assert says in said
+
+
+def test_without_an_accept_length_nothing_is_said_of_the_model() -> None:
+    gaps = [
+        gap
+        for gap in compare.gaps(compared(measured(1), measured(2, speed=80.0)))
+        if gap.metric.key != "accept_length"
+    ]
+    assert "no accept length to tell" in compare.points_to(gaps)
+
+
+def test_prompts_are_compared_with_themselves() -> None:
+    """Eight prompts of very different length: the ratio is as exact as each prompt's own noise."""
+    (gap,) = [
+        gap
+        for gap in compare.gaps(compared(measured(1), measured(2, speed=90.0)))
+        if gap.metric.key == "tpot"
+    ]
+    assert gap.value.value == pytest.approx(1 / 0.9, rel=0.03)
+    assert gap.value.half_width is not None
+    assert gap.value.half_width < 0.03
+
+
+def test_a_comparison_is_a_run_that_fails_where_something_is_worse(tmp_path: Path) -> None:
+    begun = comparison(measured(1), measured(2, speed=80.0), folder=tmp_path)
+    evidence = compare.compare(begun, published=True)
+    finished = begun.finish(evidence)
+    assert runs.read(tmp_path) == finished
+    assert (finished.ok, finished.notebook, finished.host) == (False, "compare", "spark-01")
+    (failed,) = finished.failed
+    assert failed.id == "coding-c1"
+    assert failed.expected == "nothing worse than run-0 by more than 5%"
+    assert failed.observed.startswith("coding-c1 throughput of all users -")
+    assert failed.why.startswith("the machine or the engine's settings")
+    # Published figures stand beside it and fail nothing.
+    key = "run-0.coding-c1.output_throughput/source 000, gb10"
+    assert finished.figures[key].value == pytest.approx(100 / 93.41, rel=0.03)
+    assert (tmp_path / "report.html").is_file()
+
+
+def test_more_than_two_runs_are_each_compared_with_the_first() -> None:
+    evidence = compare.compare(comparison(measured(1), measured(2), measured(3, speed=80.0)))
+    assert [check.id for check in evidence.failed] == ["coding-c1 run-2"]
+
+
+def test_one_repetition_flags_nothing_and_says_why() -> None:
+    evidence = compare.compare(
+        comparison(
+            *(
+                measured(at, repetitions=1, speed=speed, cells=[one])
+                for at, speed in ((1, 100.0), (2, 50.0))
+                for one in measured(at, repetitions=1, speed=speed).cells
+            )
+        )
+    )
+    (check,) = [check for check in evidence.checks if check.id == "coding-c1"]
+    # Eight prompts still say something about times, and two runs of one repetition about nothing
+    # else.
+    assert not check.ok
+    assert "throughput" not in check.observed
+
+
+def test_marked_repetitions_count_for_nothing_and_are_told() -> None:
+    draw = random.Random(9)  # noqa: S311
+    slow = repetition(draw, 10.0, 3.4, marks=["another client was served"])
+    cell = measured(1).cells[0]
+    with_mark = cell.model_copy(update={"repetitions": [*cell.repetitions, slow]})
+    evidence = compare.compare(comparison(measured(2), measured(1, cells=[with_mark])))
+    assert evidence.ok
+    assert [check.why for check in evidence.checks][1] == "another client was served"
+
+
+def test_a_run_that_was_not_measured_to_its_end_fails_the_comparison() -> None:
+    evidence = compare.compare(comparison(measured(1), measured(2, complete=False)))
+    assert [check.id for check in evidence.failed] == ["run run-1"]
+
+
+def test_runs_without_a_common_point_are_no_comparison() -> None:
+    other = measured(2).cells[0].model_copy(update={"id": "qa-c1"})
+    with pytest.raises(RoostError, match="share no point"):
+        compare.compare(comparison(measured(1), measured(2, cells=[other])))
+
+
+def kept(folder: Path, benchmark: Benchmark | None, **changes: Any) -> Path:
+    folder.mkdir(parents=True)
+    artefacts = {} if benchmark is None else {points.FILE: benchmark.model_dump_json()}
+    runs.write(folder, result(**changes), artefacts)
+    return folder
+
+
+def test_kept_runs_are_found_by_path_or_name_and_read_back(tmp_path: Path) -> None:
+    a, b = (kept(tmp_path / name, measured(at)) for at, name in enumerate("ab"))
+    for given in ([str(a), str(b)], f"{a}, {b}", "a,b"):
+        begun = compare.start(given, runs_dir=str(tmp_path))
+        assert [run.name for run in begun.compared] == ["a", "b"]
+        assert begun.compared[0].benchmark == measured(0)
+        assert begun.folder.parent == tmp_path
+        assert "spark-01-compare-r" in begun.folder.name
+
+
+def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
+    a = kept(tmp_path / "a", measured(0))
+    other = kept(tmp_path / "other", measured(1, suite="matrix"))
+    verified = kept(tmp_path / "verified", None, notebook="verify")
+    broken = kept(tmp_path / "broken", measured(1))
+    (broken / points.FILE).write_text('{"suite": 1}')
+    (tmp_path / "empty").mkdir()
+    before = set(tmp_path.iterdir())
+    cases: list[tuple[Any, str]] = [
+        ([str(a)], "needs two runs"),
+        ([str(a), str(a)], "given twice"),
+        ([str(a), str(other)], "different suites: spec-bench, matrix"),
+        ([str(a), "nowhere"], "nowhere: no such run"),
+        ([str(a), str(tmp_path / "empty")], "empty: no finished run"),
+        ([str(a), str(verified)], "verified: no benchmark[\\s\\S]*a run of verify"),
+        ([str(a), str(broken)], "benchmark.json: suite"),
+        (None, "parameter runs is not set"),
+        ([str(a), 7], "parameter runs is 7"),
+    ]
+    for given, message in cases:
+        with pytest.raises(RoostError, match=message):
+            compare.start(given, runs_dir=str(tmp_path))
+    for tolerance in ("x", True, -0.1, 1.0, math.nan):
+        with pytest.raises(UsageError, match="tolerance"):
+            compare.start([str(a), str(other)], tolerance=tolerance, runs_dir=str(tmp_path))
+    assert set(tmp_path.iterdir()) == before
