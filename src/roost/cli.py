@@ -23,6 +23,8 @@ class _Group(click.Group):
     """Loads the verbs that have modules of their own only when they are asked for."""
 
     lazy = {
+        "bench": ("roost.notebooks_cli", "bench"),
+        "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),

@@ -1,11 +1,12 @@
-"""``roost verify``."""
+"""``roost verify``, ``roost bench`` and ``roost compare``."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,47 +14,156 @@ if TYPE_CHECKING:
     from roost.notebooks import Outcome
 
 
-@click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
-@click.option("--host", "hosts", multiple=True, metavar="HOST", help="Only this host; repeatable.")
-@click.option("--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit.")
-@click.option(
+def _over_hosts(jobs: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options of a verb that runs a notebook for hosts of an inventory."""
+    options = [
+        click.option(
+            "-i",
+            "--inventory",
+            required=True,
+            type=click.Path(path_type=Path),
+            help="Inventory path.",
+        ),
+        click.option(
+            "--host", "hosts", multiple=True, metavar="HOST", help="Only this host; repeatable."
+        ),
+        click.option(
+            "--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit."
+        ),
+        _RUNS,
+        click.option(
+            "--jobs", type=click.IntRange(min=1), default=jobs, show_default=True, help="At a time."
+        ),
+        _JSON,
+    ]
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            verb = option(verb)
+        return verb
+
+    return decorate
+
+
+_RUNS = click.option(
     "--runs",
     "runs_dir",
     type=click.Path(path_type=Path, file_okay=False),
     help="Where runs are kept (default: runs/ in the repository).",
 )
-@click.option("--jobs", type=click.IntRange(min=1), default=4, show_default=True, help="At a time.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-def verify(
-    inventory: Path,
-    hosts: tuple[str, ...],
-    limit: str | None,
-    runs_dir: Path | None,
-    jobs: int,
-    as_json: bool,
-) -> None:
+_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+
+
+@click.command()
+@_over_hosts(jobs=4)
+def verify(**options: Any) -> None:
     """Prove that each host runs what was pinned and answers right.
 
     Runs notebooks/verify.ipynb for every host and exits 1 if a check failed anywhere.
     """
+    _execute("verify", {}, "not verified", **options)
+
+
+@click.command()
+@click.option("--suite", required=True, metavar="NAME", help="What to measure; see below.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Your own prompts (JSON lines) instead of the suite's.",
+)
+@_over_hosts(jobs=4)
+def bench(suite: str, prompts: Path | None, **options: Any) -> None:
+    """Measure hosts with the engine's own load generator.
+
+    Suites: smoke (a quick look), spec-bench, prompt-length, matrix, prompt-style. Runs
+    notebooks/benchmark.ipynb for every host and exits 1 where a figure cannot be believed or the
+    suite was not measured to its end; what was measured stays in the run's folder.
+    """
+    from roost.measure import suites
+
+    suites.suite(suite)
+    parameters = {"suite": suite, "prompts": str(prompts.absolute()) if prompts else None}
+    _execute("benchmark", parameters, "not measured", **options)
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="BASELINE RUN...")
+@click.option("--published", is_flag=True, help="Also against the published figures.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="A gap that is too small to care about, as a fraction.",
+)
+@_RUNS
+@_JSON
+def compare(
+    runs: tuple[str, ...],
+    published: bool,
+    tolerance: float,
+    runs_dir: Path | None,
+    as_json: bool,
+) -> None:
+    """Compare benchmarks of the same suite: ratios with intervals, and what a gap points to.
+
+    Runs notebooks/compare.ipynb; exits 1 if a run is worse than the first one, by more than the
+    tolerance and beyond noise.
+    """
+    from roost import notebooks
+    from roost.measure import compare as comparing
+    from roost.notebooks import Outcome
+
+    parameters = {"tolerance": tolerance, "runs_dir": str(runs_dir or Path("runs"))}
+    # Once here, so that a wrong name is refused before a kernel starts.
+    begun = comparing.start(list(runs), **parameters)
+    given = {
+        **parameters,
+        "runs": [str(run.folder) for run in begun.compared],
+        "published": published,
+    }
+    outcome = Outcome("", begun.folder, notebooks.execute("compare", given, begun.folder))
+    _report([outcome], as_json, "not compared")
+
+
+def _execute(
+    name: str,
+    parameters: Mapping[str, Any],
+    undone: str,
+    *,
+    hosts: tuple[str, ...],
+    limit: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Run a notebook for hosts, show each outcome as it comes, and exit 1 if one is not well."""
     from roost import notebooks
 
     if hosts and limit:
         raise click.UsageError("give --host or --limit, not both")
     outcomes = []
-    for outcome in notebooks.verify_all(
-        inventory, hosts, limit=limit, runs_dir=runs_dir, jobs=jobs
+    for outcome in notebooks.execute_all(
+        name,
+        hosts=hosts,
+        limit=limit,
+        parameters=parameters,
+        progress=lambda host, line: click.echo(f"{host}: {line}", err=True),
+        **options,
     ):
         outcomes.append(outcome)
         if not as_json:
-            _show(outcome)
+            _show(outcome, undone)
+    _report(outcomes, as_json, undone, shown=True)
+
+
+def _report(outcomes: list[Outcome], as_json: bool, undone: str, *, shown: bool = False) -> None:
+    """The last lines or the document, and the exit status."""
     if as_json:
         click.echo(json.dumps([_plain(outcome) for outcome in outcomes], indent=2))
     else:
-        _close(outcomes)
+        for outcome in [] if shown else outcomes:
+            _show(outcome, undone)
+        _close(outcomes, undone)
     if not all(outcome.ok for outcome in outcomes):
         sys.exit(1)
 
@@ -69,8 +179,8 @@ def _plain(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _show(outcome: Outcome) -> None:
-    """The table of one host."""
+def _show(outcome: Outcome, undone: str) -> None:
+    """The table of one run."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -78,7 +188,7 @@ def _show(outcome: Outcome) -> None:
     console = Console()
     if outcome.result is None:
         # Text, because an error's words are no markup.
-        console.print(Text(f"\n{outcome.host}: not verified\n  {outcome.error}", style="red"))
+        console.print(Text(f"\n{outcome.host}: {undone}\n  {outcome.error}", style="red"))
         return
     result = outcome.result
     console.print()
@@ -101,12 +211,12 @@ def _show(outcome: Outcome) -> None:
     console.print(table)
 
 
-def _close(outcomes: list[Outcome]) -> None:
+def _close(outcomes: list[Outcome], undone: str) -> None:
     """The last lines: one a host, with the report."""
     from roost.runs import EXECUTED, REPORT
 
     click.echo()
     for outcome in sorted(outcomes, key=lambda item: item.host):
-        said = "passed" if outcome.ok else "FAILED" if outcome.result else "not verified"
+        said = "passed" if outcome.ok else "FAILED" if outcome.result else undone
         path = outcome.folder / (REPORT if outcome.result else EXECUTED)
         click.echo(f"{outcome.host:<20} {said:<13} {path if path.exists() else ''}".rstrip())

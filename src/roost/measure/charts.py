@@ -1,0 +1,81 @@
+"""Charts for notebooks. Error bars are 95 % intervals; a bar across the line at 1 is noise."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+from IPython.display import HTML
+from matplotlib.figure import Figure
+
+from roost.measure.compare import DECISIVE, Gap
+from roost.measure.points import METRICS, Benchmark
+
+_COLOURS = {"worse": "#a3201c", "better": "#17663a"}
+#: What is neither: grey, so that only a difference beyond noise has a colour.
+_QUIET = "#77736c"
+_ROW_INCHES = 0.34
+
+
+def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
+    """One panel a metric: each point's ratio with its interval, and the band of the tolerance.
+
+    All panels share a scale: a gap of 2 % looks the same in each.
+    """
+    shown = [metric for metric in METRICS if metric.key in DECISIVE]
+    panels = [
+        (metric, rows)
+        for metric in shown
+        if (rows := [gap for gap in gaps if gap.metric.key == metric.key])
+    ]
+    longest = max(len(rows) for _, rows in panels)
+    figure = Figure(figsize=(9, len(panels) * (longest * _ROW_INCHES + 1.1)), layout="constrained")
+    for axes, (metric, rows) in zip(
+        figure.subplots(len(panels), squeeze=False, sharex=True)[:, 0], panels, strict=True
+    ):
+        axes.axvspan(1 - tolerance, 1 + tolerance, color="#0000000f")
+        axes.axvline(1, color=_QUIET, linewidth=1)
+        for at, gap in enumerate(reversed(rows)):
+            colour = _COLOURS.get(gap.verdict, _QUIET)
+            if gap.value.low is not None and gap.value.high is not None:
+                axes.plot([gap.value.low, gap.value.high], [at, at], color=colour, linewidth=2)
+            axes.plot(gap.value.value, at, "o" if gap.value.low else "x", color=colour)
+        names = [f"{gap.cell}  {gap.other}" for gap in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, fontsize=8)
+        axes.set_title(
+            f"{metric.title}: ratio ({metric.better} is better)", fontsize=10, loc="left"
+        )
+    said = "; ".join(f"{gap} {gap.verdict}" for gap in gaps if gap.metric.key in DECISIVE)
+    return _inline(figure, f"Ratios with 95 % intervals: {said}")
+
+
+def points(benchmark: Benchmark) -> HTML:
+    """Throughput and accept length of every point, with intervals and published figures."""
+    keys = ("output_throughput", "accept_length")
+    shown = [metric for metric in METRICS if metric.key in keys]
+    cells = [cell for cell in benchmark.cells if cell.clean]
+    figure = Figure(figsize=(9, max(2.0, len(cells) * _ROW_INCHES + 1.1)), layout="constrained")
+    for axes, metric in zip(figure.subplots(1, len(shown), sharey=True), shown, strict=True):
+        for at, cell in enumerate(reversed(cells)):
+            found = metric.estimate(cell)
+            if found is not None:
+                if found.low is not None and found.high is not None:
+                    axes.plot([found.low, found.high], [at, at], color="#1d1c1a", linewidth=2)
+                axes.plot(found.value, at, "o", color="#1d1c1a")
+            for one in cell.published:
+                if one.metric == metric.key:
+                    axes.plot(one.value, at, "D", color=_QUIET, fillstyle="none")
+        axes.set_yticks(range(len(cells)), [cell.id for cell in reversed(cells)], fontsize=8)
+        axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
+        axes.set_title(f"{metric.title} ({metric.unit})", fontsize=10, loc="left")
+    return _inline(figure, "Dots: median and 95 % interval; open diamonds: published figures")
+
+
+def _inline(figure: Figure, description: str) -> HTML:
+    """As SVG in the page, with a description for who does not see it."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg")
+    svg = out.getvalue()
+    drawing = svg[svg.index("<svg") :]
+    label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+    return HTML(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))  # type: ignore[no-untyped-call]

@@ -1,0 +1,110 @@
+"""`roost bench` and `roost compare` through the real papermill, against stand-ins."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from tests.unit import stand_in_engine
+from tests.unit.deployments import write_lock
+from tests.unit.stand_in_engine import Container, Engine
+
+from roost import notebooks_cli, runs
+from roost.deployment import from_variables
+from roost.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    """A host of an inventory, this machine, with stand-ins of container and load generator."""
+    monkeypatch.chdir(ROOT)
+    write_lock(tmp_path / "lock.yml")
+    with stand_in_engine.serving() as engine:
+        variables = {
+            "ansible_connection": "local",
+            "roost_hardware": "cpu",
+            "roost_recipe": "smollm2-135m",
+            "roost_port": engine.port,
+            "roost_lock_file": str(tmp_path / "lock.yml"),
+        }
+        Container.of(from_variables("spark-01", variables, tmp_path)).install(tmp_path / "bin")
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+        monkeypatch.setenv("STAND_IN_SCENARIO", str(tmp_path / "scenario.json"))
+        inventory = {"all": {"vars": variables, "hosts": {"spark-01": {}}}}
+        (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+        yield engine
+
+
+def bench(tmp_path: Path, engine: Engine, **scenario: object) -> tuple[Result, Path]:
+    (tmp_path / "scenario.json").write_text(json.dumps({"port": engine.port, **scenario}))
+    before = set((tmp_path / "runs").glob("*"))
+    arguments = ["-i", str(tmp_path / "hosts.yml"), "--suite", "smoke"]
+    done = CliRunner().invoke(notebooks_cli.bench, [*arguments, "--runs", str(tmp_path / "runs")])
+    (folder,) = set((tmp_path / "runs").glob("*")) - before
+    return done, folder
+
+
+def test_a_regression_from_measuring_to_the_verdict(engine: Engine, tmp_path: Path) -> None:
+    good, baseline = bench(tmp_path, engine, seed=1)
+    assert good.exit_code == 0, good.output
+    assert "spark-01: smoke: point 2 of 2, done" in good.stderr
+    assert str(baseline / "report.html") in good.stdout
+    names = {item.name for item in baseline.iterdir()}
+    assert {"benchmark.json", "harness_code-c1_1.json", "metrics_prose-c1_2_after.txt"} <= names
+    executed = nbformat.read(baseline / "executed.ipynb", as_version=4)
+    shown = json.dumps([cell.get("outputs") for cell in executed.cells])
+    assert "<svg role=" in shown
+    assert "95 % interval" in shown
+
+    _, slower = bench(tmp_path, engine, seed=2, accept_length=2.5, speed=75)
+    done = CliRunner().invoke(
+        notebooks_cli.compare,
+        [baseline.name, slower.name, "--runs", str(tmp_path / "runs"), "--json"],
+    )
+    assert done.exit_code == 1, done.output
+    (outcome,) = json.loads(done.stdout)
+    failed = {check["id"]: check for check in outcome["result"]["checks"] if not check["ok"]}
+    assert set(failed) == {"code-c1", "prose-c1"}
+    assert failed["code-c1"]["why"].startswith("the model or its drafter")
+    folder = Path(outcome["run"])
+    assert runs.read(folder).notebook == "compare"
+    executed = nbformat.read(folder / "executed.ipynb", as_version=4)
+    assert executed.cells[-1].outputs[0].ename == "ChecksFailed"
+
+    again = CliRunner().invoke(
+        notebooks_cli.compare, [str(slower), str(baseline), "--runs", str(tmp_path / "runs")]
+    )
+    assert again.exit_code == 0, again.output
+
+
+def test_what_breaks_leaves_a_run_that_says_so(engine: Engine, tmp_path: Path) -> None:
+    done, folder = bench(tmp_path, engine, breaks_at=3)
+    assert done.exit_code == 1
+    result = runs.read(folder)
+    assert not result.ok
+    assert "the engine's harness failed" in result.failed[-1].why
+    assert "code-c1.output_throughput" in result.figures
+    assert "FAILED" in done.stdout
+
+
+def test_wrong_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    runner = CliRunner()
+    cases = [
+        (notebooks_cli.bench, ["-i", "x", "--suite", "smok"], "did you mean smoke"),
+        (notebooks_cli.bench, ["-i", "nowhere", "--suite", "smoke"], "no such inventory"),
+        (notebooks_cli.compare, ["one"], "needs two runs"),
+    ]
+    for verb, arguments, message in cases:
+        (tmp_path / "one").mkdir(exist_ok=True)
+        done = runner.invoke(verb, [*arguments, "--runs", str(tmp_path / "runs")])
+        assert isinstance(done.exception, UsageError)
+        assert message in str(done.exception)
+    assert not (tmp_path / "runs").exists()
