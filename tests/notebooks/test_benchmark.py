@@ -1,0 +1,49 @@
+"""The benchmark notebook on a deployed lab host: the real harness against the real engine."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.notebooks.conftest import Deployed
+from tests.playbooks.playbook import ROOT
+
+from roost import runs
+from roost.measure import points
+
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
+
+
+def test_the_smoke_suite_says_what_the_harness_says(deployed: Deployed, tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("roost")
+    command = [program, "bench", "-i", deployed.where, "--host", deployed.host.name]
+    command += ["--suite", "smoke", "--runs", tmp_path, "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "smoke: point 2 of 2, prose-c1 repetition" in done.stderr
+    (folder,) = tmp_path.iterdir()
+    result, measured = runs.read(folder), points.read(folder)
+    assert measured.complete
+
+    for cell in measured.cells:
+        raw = [json.loads((folder / one.raw).read_text()) for one in cell.repetitions]
+        # Two prompts of 32 tokens each, whatever the model would have liked to say.
+        assert [one["total_output_tokens"] for one in raw] == [64, 64]
+        throughput = statistics.median(one["output_throughput"] for one in raw)
+        assert result.figures[f"{cell.id}.output_throughput"].value == pytest.approx(throughput)
+        # Our counters, read around the harness, against those it reads itself.
+        for one, theirs in zip(cell.repetitions, raw, strict=True):
+            assert one.marks == []
+            assert one.accept_length == pytest.approx(theirs["spec_decode_acceptance_length"])
+        # Two prompts are too few for an interval: these are by repetition, as the harness has it.
+        for key in ("ttft", "tpot"):
+            theirs_ms = statistics.median(one[f"median_{key}_ms"] for one in raw)
+            ours = result.figures[f"{cell.id}.{key}"].value
+            assert ours == pytest.approx(theirs_ms, rel=1e-6), key
+
+    left = deployed.host.exec(["docker", "exec", "roost-llm", "ls", "/tmp"])  # noqa: S108
+    assert "roost-bench" not in left.stdout
