@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from roost import pulls
 from roost.catalog import Gpu
 from roost.deployment import Deployment, Requirements
-from roost.hosts import GpuFacts, HostFacts
+from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
 
 GIB = 1024**3
@@ -62,6 +62,20 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
     ]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def no_gpu_runtime() -> Finding:
+    """Docker cannot hand GPUs to containers."""
+    return Finding(
+        id="gpu_runtime",
+        severity="error",
+        saw="no NVIDIA runtime in Docker",
+        wants="the NVIDIA container toolkit, configured for Docker",
+        why='containers would fail with: could not select device driver "" with '
+        "capabilities: [[gpu]]",
+        fix="install nvidia-container-toolkit, then `nvidia-ctk runtime configure "
+        "--runtime=docker` and restart Docker (a snap Docker cannot do it)",
+    )
 
 
 def machine(facts: HostFacts, needs: Requirements) -> list[Finding]:
@@ -224,7 +238,7 @@ def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
 
 
 #: What each trouble of nvidia-smi is, why, and how to mend it.
-GPU_TROUBLE = {
+GPU_TROUBLE: dict[GpuTrouble, tuple[str, str, str]] = {
     "missing": (
         "no nvidia-smi",
         "the NVIDIA driver is not installed",
@@ -253,19 +267,24 @@ GPU_TROUBLE = {
 }
 
 
+def gpu_trouble(facts: HostFacts, trouble: GpuTrouble, wants: str) -> Finding:
+    """What it means that nvidia-smi does not list the GPUs."""
+    saw, why, fix = GPU_TROUBLE[trouble]
+    return Finding(
+        id="gpu",
+        severity="error",
+        saw=f"{saw} ({facts.gpu_message})" if facts.gpu_message else saw,
+        wants=wants,
+        why=why,
+        fix=fix,
+    )
+
+
 def _gpu(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
     if needs.gpu is None:
         return
     if facts.gpu_trouble is not None:
-        saw, why, fix = GPU_TROUBLE[facts.gpu_trouble]
-        yield Finding(
-            id="gpu",
-            severity="error",
-            saw=f"{saw} ({facts.gpu_message})" if facts.gpu_message else saw,
-            wants=f"{needs.gpu.count} x {needs.gpu.name}",
-            why=why,
-            fix=fix,
-        )
+        yield gpu_trouble(facts, facts.gpu_trouble, f"{needs.gpu.count} x {needs.gpu.name}")
         return
     if len(facts.gpus) != needs.gpu.count:
         yield Finding(
@@ -357,16 +376,7 @@ def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
         )
     # Also where Docker is still to be installed: nobody would install the toolkit.
     if needs.gpu is not None and not facts.gpu_runtime:
-        yield Finding(
-            id="gpu_runtime",
-            severity="error",
-            saw="no NVIDIA runtime in Docker",
-            wants="the NVIDIA container toolkit, configured for Docker",
-            why='containers would fail with: could not select device driver "" with '
-            "capabilities: [[gpu]]",
-            fix="install nvidia-container-toolkit, then `nvidia-ctk runtime configure "
-            "--runtime=docker` and restart Docker (a snap Docker cannot do it)",
-        )
+        yield no_gpu_runtime()
 
 
 def _port(facts: HostFacts, port: int) -> Iterator[Finding]:
