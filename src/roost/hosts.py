@@ -14,9 +14,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from roost import condition, smi
+from roost.condition import Condition
 from roost.errors import RoostError
 
-_ABSENT = {"", "n/a", "[n/a]", "not supported", "[not supported]"}
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _LISTEN = "0A"
 
@@ -50,6 +51,7 @@ class DockerFacts(_Facts):
     version: str
     storage_driver: str
     runtimes: list[str]
+    root: str | None = None
 
     @property
     def major(self) -> int:
@@ -80,6 +82,8 @@ class HostFacts(_Facts):
     docker_filesystem: str | None
     listening: list[int]
     python: str | None
+    # Facts that were written down by an older roost have none.
+    condition: Condition = Condition()
 
     @property
     def unified_memory(self) -> bool:
@@ -131,6 +135,7 @@ def parse(text: str) -> HostFacts:
         docker_filesystem=docker_filesystem,
         listening=sorted(_listening(sections["tcp"][1]) | _listening(sections["tcp6"][1])),
         python=sections["python"][1].strip() or None,
+        condition=condition.read(sections, meminfo),
     )
 
 
@@ -140,19 +145,6 @@ def _sections(text: str) -> dict[str, tuple[int, str]]:
     for name, code, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         found[name] = (int(code), body.replace("\r\n", "\n").rstrip("\n"))
     return found
-
-
-def _number(text: str) -> int | None:
-    """A figure of nvidia-smi; GB10 prints [N/A] where it has no memory of its own."""
-    cleaned = text.strip().lower()
-    if cleaned in _ABSENT:
-        return None
-    match = re.match(r"\d+", cleaned)
-    return int(match[0]) if match else None
-
-
-def _word(text: str) -> str | None:
-    return None if text.strip().lower() in _ABSENT else text.strip()
 
 
 def _gpus(code: int, output: str) -> tuple[list[GpuFacts], GpuTrouble | None, str]:
@@ -176,10 +168,10 @@ def _gpus(code: int, output: str) -> tuple[list[GpuFacts], GpuTrouble | None, st
             GpuFacts(
                 index=int(row[0]),
                 name=row[2].strip(),
-                memory_total_mib=_number(row[3]),
-                memory_free_mib=_number(row[4]),
-                driver=_word(row[5]),
-                compute_capability=_word(row[6]),
+                memory_total_mib=smi.number(row[3]),
+                memory_free_mib=smi.number(row[4]),
+                driver=smi.word(row[5]),
+                compute_capability=smi.word(row[6]),
             )
         )
     return (gpus, None, "") if gpus else ([], "no_devices", "nvidia-smi lists no GPU")
@@ -189,7 +181,7 @@ def _docker(code: int, output: str) -> tuple[DockerFacts | None, str]:
     if code == 127:
         return None, "docker is not installed"
     if code != 0:
-        return None, " ".join(output.split())
+        return None, _without_document(output)
     try:
         info = json.loads(output.splitlines()[-1])
         return (
@@ -197,13 +189,20 @@ def _docker(code: int, output: str) -> tuple[DockerFacts | None, str]:
                 version=str(info["ServerVersion"]),
                 storage_driver=str(info["Driver"]),
                 runtimes=sorted(info.get("Runtimes") or {}),
+                root=info.get("DockerRootDir") or None,
             ),
             "",
         )
     except (ValueError, KeyError, IndexError, TypeError):
         # With no daemon behind it `docker info` still exits 0 in some versions and prints
         # a document without server fields.
-        return None, " ".join(output.split())[-300:]
+        return None, _without_document(output)
+
+
+def _without_document(output: str) -> str:
+    """What docker says of a failure, without the empty document it may print before that."""
+    lines = [line for line in output.splitlines() if not line.startswith("{")]
+    return " ".join((" ".join(lines) or output[-300:]).split())
 
 
 def _containers(code: int, output: str) -> dict[str, list[int]]:

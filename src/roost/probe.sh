@@ -31,6 +31,68 @@ runtime_hook() {
     ls /etc/cdi/nvidia*.yaml /var/run/cdi/nvidia*.yaml 2>/dev/null | head -n 1 | grep .
 }
 
+gpu_state_query() {
+    # Clocks and what holds them down. Newer drivers call the reasons clocks_event_reasons, and
+    # all that were tried still answer to the older name.
+    command -v nvidia-smi >/dev/null || return 127
+    fields=index,pstate,clocks.sm,clocks.max.sm,power.draw,power.limit,temperature.gpu
+    fields=$fields,utilization.gpu,clocks_throttle_reasons.active
+    nvidia-smi --query-gpu=$fields --format=csv,noheader,nounits
+}
+
+peer_access() {
+    command -v nvidia-smi >/dev/null || return 127
+    nvidia-smi topo -p2p r
+}
+
+cdi_specs() {
+    # One line a specification: path, and the driver whose libraries it names.
+    for spec in /etc/cdi/*.yaml /etc/cdi/*.json /var/run/cdi/*.yaml /var/run/cdi/*.json; do
+        [ -e "$spec" ] || continue
+        grep -q nvidia.com/gpu "$spec" || [ ! -r "$spec" ] || continue
+        printf '%s %s\n' "$spec" \
+            "$(grep -o 'libcuda\.so\.[0-9][0-9]*\.[0-9.]*[0-9]' "$spec" 2>/dev/null | sed 's/.*so\.//;q')"
+    done
+}
+
+docker_group() {
+    # Who asks, the groups of this session, and the group as it is written down.
+    id -un && id -nG && getent group docker
+}
+
+daemon_limits() {
+    # Containers inherit the limits of what starts them.
+    for comm in /proc/[0-9]*/comm; do
+        read -r name <"$comm" || continue
+        case $name in
+            containerd | dockerd) grep -h '^Max open files' "${comm%comm}limits" && return ;;
+        esac
+    done 2>/dev/null
+    return 1
+}
+
+remove_ipc() {
+    busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
+        org.freedesktop.login1.Manager RemoveIPC
+}
+
+time_sync() {
+    # timedatectl would start a service with temporary directories of its own.
+    [ -e /run/systemd/timesync/synchronized ] || chronyc -n tracking | grep -q 'Leap status.*Normal'
+}
+
+shared_memory_owners() {
+    for object in /dev/shm/*; do
+        [ -e "$object" ] && stat -c %u "$object"
+    done | sort -u
+}
+
+interfaces() {
+    for folder in /sys/class/net/*; do
+        printf '%s %s %s\n' "${folder##*/}" "$(cat "$folder/operstate")" "$(cat "$folder/mtu")"
+    done
+}
+
 docker_root() {
     root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
     existing_parent "${root:-/var/lib/docker}"
@@ -47,4 +109,18 @@ section disk_models df -Pk "$(existing_parent "$model_dir")"
 section disk_docker df -Pk "$(docker_root)"
 section tcp cat /proc/net/tcp
 section tcp6 cat /proc/net/tcp6
+section disk_root df -Pk /
+section gpu_state gpu_state_query
+section gpu_peers peer_access
+section driver_module cat /sys/module/nvidia/version
+section toolkit nvidia-ctk --version
+section cdi cdi_specs
+section docker_group docker_group
+section daemon_limits daemon_limits
+section shared_memory df -Pk /dev/shm
+section shared_memory_owners shared_memory_owners
+section remove_ipc remove_ipc
+section time_sync time_sync
+section interfaces interfaces
+section routes cat /proc/net/route
 section python sh -c 'command -v python3'

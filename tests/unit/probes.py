@@ -5,6 +5,16 @@ from __future__ import annotations
 Section = tuple[int, str]
 
 _DF = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/vda 9 9 104857600 9% /"
+_SHM = "Filesystem 1024-blocks Used Available Capacity Mounted on\ntmpfs 9 9 16777216 0% /dev/shm"
+_MEMINFO = (
+    "MemTotal:       32000000 kB\nMemAvailable:   30000000 kB\nMemFree:        29000000 kB\n"
+    "SwapTotal:       2000000 kB\nSwapFree:        2000000 kB"
+)
+_ROUTES = (
+    "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+    "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n"
+    "eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0"
+)
 
 
 def probe_output(**sections: Section) -> str:
@@ -12,13 +22,27 @@ def probe_output(**sections: Section) -> str:
     healthy: dict[str, Section] = {
         "machine": (0, "x86_64"),
         "kernel": (0, "6.1.0-18-amd64"),
-        "meminfo": (0, "MemTotal:       32000000 kB\nMemAvailable:   30000000 kB"),
+        "meminfo": (0, _MEMINFO),
         "gpu": (127, ""),
         "runtime_hook": (1, ""),
         "docker": (0, '{"ServerVersion":"20.10.24","Driver":"overlay2","Runtimes":{"runc":{}}}'),
         "containers": (0, ""),
         "disk_models": (0, _DF),
         "disk_docker": (0, _DF),
+        "disk_root": (0, _DF),
+        "gpu_state": (127, ""),
+        "gpu_peers": (127, ""),
+        "driver_module": (1, "cat: /sys/module/nvidia/version: No such file or directory"),
+        "toolkit": (127, "sh: 1: nvidia-ctk: not found"),
+        "cdi": (0, ""),
+        "docker_group": (0, "ops\nops docker\ndocker:x:998:ops"),
+        "daemon_limits": (0, "Max open files            1048576      1048576      files"),
+        "shared_memory": (0, _SHM),
+        "shared_memory_owners": (0, "0"),
+        "remove_ipc": (0, "b true"),
+        "time_sync": (0, ""),
+        "interfaces": (0, "eth0 up 1500\nlo unknown 65536\ndocker0 down 1500"),
+        "routes": (0, _ROUTES),
         "tcp": (0, "  sl  local_address"),
         "tcp6": (0, "  sl  local_address"),
         "python": (0, "/usr/bin/python3"),
