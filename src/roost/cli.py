@@ -26,6 +26,7 @@ class _Group(click.Group):
         "bench": ("roost.notebooks_cli", "bench"),
         "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),
+        "doctor": ("roost.doctor_cli", "doctor"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "plan": ("roost.plan_cli", "plan"),

@@ -13,10 +13,8 @@ import click
 from roost.errors import RoostError, UsageError
 
 if TYPE_CHECKING:
-    from roost.hosts import HostFacts
     from roost.inventory import Host
     from roost.probing import Probed
-    from roost.ssh import Remote
 
 #: Hosts at a time: a thread and a connection each.
 JOBS = 8
@@ -42,7 +40,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None
 
     known = catalog.current()
     probed = []
-    for item in _probe_all(_targets(hosts, inventory)):
+    for item in _probe_all(targets(hosts, inventory)):
         probed.append(item)
         if not as_json:
             click.echo(probing.describe(item, known) + "\n")
@@ -60,17 +58,28 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None
         raise RoostError(f"{len(failed)} of {len(probed)} not probed: {', '.join(failed)}")
 
 
-def _targets(names: tuple[str, ...], path: Path | None) -> Mapping[str, Host]:
-    """The hosts to probe, by the name they were asked for under."""
+def targets(
+    names: tuple[str, ...], path: Path | None, limit: str | None = None
+) -> Mapping[str, Host]:
+    """The hosts to ask, by the name they were asked for under.
+
+    Args:
+        names: ssh destinations, or hosts of the inventory.
+        path: Of an inventory.
+        limit: An Ansible host pattern, for an inventory.
+
+    Raises:
+        UsageError: No host, no such host, or no such inventory.
+    """
     from roost import inventory, probing
 
     if path is not None:
-        loaded = inventory.load(path)
+        loaded = inventory.load(path, limit)
         return {name: loaded.host(name) for name in names} if names else loaded.hosts
     if not names:
         raise UsageError(
-            "no host to probe",
-            fix="roost probe user@address, or roost probe -i INVENTORY for all of its hosts",
+            "no host to ask",
+            fix="name one (user@address), or -i INVENTORY for all of its hosts",
         )
     return probing.destinations(names)
 
@@ -82,28 +91,13 @@ def _probe_all(targets: Mapping[str, Host]) -> Iterator[Probed]:
 
 
 def _probe(asked: str, host: Host) -> Probed:
-    from roost import ssh
+    from roost import asking, ssh
     from roost.probing import Probed
 
     try:
         with ssh.connect(host) as remote:
-            facts = _facts(remote, host)
+            facts = asking.facts(remote, host)
             user = host.connection.user or remote.run(["id", "-un"]).out.strip() or None
     except RoostError as error:
         return Probed(asked, host, error=error)
     return Probed(asked, host, facts, user)
-
-
-def _facts(remote: Remote, host: Host) -> HostFacts:
-    from roost import hosts
-    from roost.site import HostVars
-
-    # The inventory may be half-written yet, so its other variables are not judged here.
-    model_dir = host.variables.get("roost_model_dir", HostVars.model_fields["model_dir"].default)
-    done = remote.run(["sh", "-s", "--", str(model_dir)], input=hosts.probe_script())
-    try:
-        return hosts.parse(done.out)
-    except RoostError as error:
-        if not done.err.strip():
-            raise
-        raise RoostError(error.what, why=done.err.strip()[-300:]) from None

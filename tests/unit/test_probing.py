@@ -370,4 +370,4 @@ def test_the_machine_itself_is_probed(tmp_path: Path) -> None:
 def test_no_host_is_a_mistake() -> None:
     done = CliRunner().invoke(probe_cli.probe, [])
     assert isinstance(done.exception, UsageError)
-    assert "roost probe user@address" in done.exception.fix
+    assert "user@address" in done.exception.fix

@@ -1,0 +1,56 @@
+"""What a check is, and how the preflight's findings become some."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from roost import preflight
+from roost.hosts import HostFacts
+
+Severity = Literal["fail", "warn", "unknown", "ok"]
+WORST_FIRST: dict[Severity, int] = {"fail": 0, "warn": 1, "unknown": 2, "ok": 3}
+_OF_PREFLIGHT: dict[preflight.Severity, Severity] = {
+    "error": "fail",
+    "warning": "warn",
+    "info": "ok",
+}
+
+
+class Check(BaseModel):
+    """One check of one host.
+
+    ``why`` and ``fix`` are empty where nothing is wrong.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    severity: Severity
+    saw: str
+    wants: str
+    why: str = ""
+    fix: str = ""
+
+
+def of_preflight(found: preflight.Finding) -> Check:
+    """A finding of the preflight."""
+    return Check(
+        id=found.id,
+        severity=_OF_PREFLIGHT[found.severity],
+        saw=found.saw,
+        wants=found.wants,
+        why=found.why,
+        fix=found.fix,
+    )
+
+
+def has_gpu(facts: HostFacts) -> bool:
+    """Whether there is an NVIDIA GPU, working or not."""
+    return facts.gpu_trouble != "missing" or facts.condition.driver_module is not None
+
+
+def unseen(name: str, wants: str, saw: str) -> Check:
+    """A check without an answer."""
+    return Check(id=name, severity="unknown", saw=saw, wants=wants)
