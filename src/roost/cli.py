@@ -29,6 +29,7 @@ class _Group(click.Group):
         "doctor": ("roost.doctor_cli", "doctor"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
+        "logs": ("roost.logs_cli", "logs"),
         "plan": ("roost.plan_cli", "plan"),
         "probe": ("roost.probe_cli", "probe"),
         "verify": ("roost.notebooks_cli", "verify"),

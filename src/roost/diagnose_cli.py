@@ -34,12 +34,12 @@ def diagnose(file: IO[bytes], engine: str | None, as_json: bool) -> None:
         rows = [dataclasses.asdict(item) for item in found]
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
-        click.echo(_describe(found), nl=False)
+        click.echo(describe(found), nl=False)
     if any(item.severity == "error" for item in found):
         sys.exit(1)
 
 
-def _describe(found: list[Diagnosis]) -> str:
+def describe(found: list[Diagnosis]) -> str:
     """What a person reads: the root cause first, harmless lines last and short."""
     text = ""
     for item in found:

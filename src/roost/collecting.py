@@ -1,0 +1,293 @@
+"""Everything that somebody needs to explain a host's failure, collected once, without secrets.
+
+Only reads on the host. What cannot be had is named with the reason and does not stop the rest.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import tarfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import roost
+from roost import asking, doctor, hosts, ssh
+from roost.deployment import Deployment
+from roost.diagnose import Diagnosis, diagnose, text
+from roost.errors import RoostError
+from roost.hosts import HostFacts
+from roost.inventory import Host
+from roost.launch import CONTAINER
+from roost.plan import gate
+from roost.ssh import Remote
+
+#: Bytes of a container's log that are kept from its beginning, where a failure's root stands, and
+#: from its end.
+HEAD_BYTES, TAIL_BYTES = 2 << 20, 8 << 20
+#: Seconds for one thing; a container's log is read from a disk at the worst.
+_TIMEOUT_S = 300.0
+_RELEASES = "/var/lib/roost/releases"
+
+#: What of the kernel's log is worth sending.
+_KERNEL = re.compile(
+    r"NVRM|Xid|NV_ERR|nvidia|oom|out of memory|killed process|I/O error|nvme|EXT4-fs error|"
+    r"hung task|soft lockup|thermal|machine check",
+    re.IGNORECASE,
+)
+
+# dd, because head would swallow more of the pipe than it prints.
+_LOG = (
+    'docker logs --timestamps "$1" 2>&1 | { '
+    f"dd bs=65536 count={HEAD_BYTES // 65536} iflag=fullblock 2>/dev/null; "
+    f"printf '\\036'; tail -c {TAIL_BYTES + 1}; }}"
+)
+_EVENTS = 'docker events --since 1h --until "$(date +%s)"'
+_RECORDS = (
+    'cd "$1" && ls -la . && find . -type f -size -512k -exec sh -c '
+    '\'for file; do printf "\\n==> %s\\n" "$file"; cat "$file"; done\' sh {} +'
+)
+
+
+@dataclass
+class Collected:
+    """What was collected of a host.
+
+    Attributes:
+        files: Contents by their name in the archive, without secrets.
+        missing: Why something could not be had, by what it is.
+        diagnosis: Of the engine's log and the kernel's.
+    """
+
+    host: str
+    files: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    diagnosis: list[Diagnosis] = field(default_factory=list)
+
+
+class _Redactor:
+    """Takes out what looks like a secret, and the secrets that are known."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        # The longest first: one may be the beginning of another.
+        self._known = sorted({item for item in secrets if item}, key=len, reverse=True)
+
+    def __call__(self, said: str) -> str:
+        for secret in self._known:
+            for spelled in {secret, json.dumps(secret)[1:-1]}:
+                said = said.replace(spelled, "<redacted>")
+        return text.redact(said)
+
+
+def collect(
+    host: Host,
+    remote: Remote,
+    deployment: Deployment | RoostError,
+    *,
+    secrets: Sequence[str] = (),
+) -> Collected:
+    """Collect what there is.
+
+    Args:
+        host: Whose.
+        remote: An open connection to it.
+        deployment: What its inventory wants there, or why that cannot be told.
+        secrets: Values that must not be in any file, beside what looks like a secret.
+
+    Raises:
+        SshError: The connection broke.
+    """
+    found, redact = Collected(host.name), _Redactor(secrets)
+
+    def keep(name: str, what: str, ask: Callable[[], str]) -> str:
+        try:
+            said = redact(ask())
+        except RoostError as error:
+            if isinstance(error, ssh.SshError):
+                raise
+            found.missing[what] = _flat(error)
+            return ""
+        found.files[name] = said
+        return said
+
+    facts = _probe(host, remote, keep)
+    may = _privilege(remote)
+    names = _containers(remote, may, found)
+    for name in names:
+        keep(
+            f"{name}.inspect.json",
+            f"docker inspect {name}",
+            partial(_ask, remote, [*may, "docker", "inspect", name]),
+        )
+        log = keep(
+            f"{name}.log",
+            f"log of {name}",
+            partial(_log, remote, [*may, "sh", "-c", _LOG, "sh", name]),
+        )
+        found.diagnosis += _diagnosed(log, deployment)
+    keep("docker-events.txt", "docker events", lambda: _ask(remote, [*may, "sh", "-c", _EVENTS]))
+    kernel = keep("kernel.log", "kernel log", lambda: _kernel(remote))
+    found.diagnosis += [item for item in diagnose(kernel) if item.id != "unknown"]
+    keep(
+        "releases.txt",
+        "records of releases",
+        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _RELEASES]),
+    )
+    _planned(deployment, facts, keep, found)
+    if facts is not None:
+        wanted = doctor.examine(facts, deployment=deployment)
+        keep("doctor.json", "doctor", lambda: _json([check.model_dump() for check in wanted]))
+    keep("diagnosis.json", "diagnosis", lambda: _json([asdict(item) for item in found.diagnosis]))
+    found.missing = {what: redact(why) for what, why in found.missing.items()}
+    return found
+
+
+def write(found: Collected, path: Path, moment: datetime) -> None:
+    """Write the archive, readable by its owner alone.
+
+    Args:
+        found: What goes in.
+        path: Of the archive; it must not exist yet.
+        moment: When it was collected, in UTC.
+
+    Raises:
+        RoostError: It cannot be written.
+    """
+    folder = f"roost-logs-{found.host}"
+    manifest = {
+        "host": found.host,
+        "collected": moment.isoformat(timespec="seconds"),
+        "roost": roost.__version__,
+        "files": {name: len(content.encode()) for name, content in found.files.items()},
+        "missing": found.missing,
+    }
+    try:
+        with path.open("xb") as raw:
+            path.chmod(0o600)
+            with (
+                gzip.GzipFile(fileobj=raw, mode="wb", filename="") as packed,
+                tarfile.open(fileobj=packed, mode="w") as archive,
+            ):
+                for name, content in {"manifest.json": _json(manifest), **found.files}.items():
+                    data = content.encode()
+                    entry = tarfile.TarInfo(f"{folder}/{name}")
+                    entry.size, entry.mode, entry.mtime = len(data), 0o600, moment.timestamp()
+                    archive.addfile(entry, io.BytesIO(data))
+    except OSError as error:
+        raise RoostError(
+            f"{path}: cannot be written", why=error.strerror or str(error), fix="name another: -o"
+        ) from None
+
+
+def _json(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+
+
+def _flat(error: RoostError) -> str:
+    return " ".join(str(error).split())
+
+
+def _ask(remote: Remote, argv: Sequence[str]) -> str:
+    done = remote.run(argv, timeout=_TIMEOUT_S)
+    if done.rc != 0:
+        said = (done.err.strip() or done.out.strip())[-300:]
+        raise RoostError(said or f"exit status {done.rc}")
+    return done.out
+
+
+def _privilege(remote: Remote) -> list[str]:
+    """What to put before a command that may need root; nothing where sudo asks for a password."""
+    if remote.run(["id", "-u"]).out.strip() == "0":
+        return []
+    return ["sudo", "-n", "--"] if remote.run(["sudo", "-n", "true"]).rc == 0 else []
+
+
+def _probe(
+    host: Host, remote: Remote, keep: Callable[[str, str, Callable[[], str]], str]
+) -> HostFacts | None:
+    done = asking.probe(remote, host)
+    keep("probe.txt", "probe", lambda: done.out)
+    # Parsed twice, so that what is wrong with it is told as of any other file.
+    if not keep("facts.json", "host facts", lambda: _json(_facts(done.out))):
+        return None
+    return hosts.parse(done.out)
+
+
+def _facts(probed: str) -> dict[str, Any]:
+    return hosts.parse(probed).model_dump(mode="json")
+
+
+def _containers(remote: Remote, may: Sequence[str], found: Collected) -> list[str]:
+    """Roost's own, running or not."""
+    listing = ["docker", "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={CONTAINER}"]
+    try:
+        names = _ask(remote, [*may, *listing]).split()
+    except RoostError as error:
+        if isinstance(error, ssh.SshError):
+            raise
+        found.missing["containers"] = _flat(error)
+        return []
+    ours = sorted(name for name in names if name.startswith(CONTAINER))
+    if not ours:
+        found.missing["containers"] = f"no container is called {CONTAINER}"
+    return ours
+
+
+def _log(remote: Remote, argv: Sequence[str]) -> str:
+    """Head and tail of a log as one, with a word on what is left out between them."""
+    head, _, tail = _ask(remote, argv).partition("\x1e")
+    if len(tail.encode()) <= TAIL_BYTES:
+        return head + tail
+    return (
+        head.rpartition("\n")[0]
+        + f"\n[roost: lines left out; the first {HEAD_BYTES >> 20} MiB and the last "
+        f"{TAIL_BYTES >> 20} MiB are kept]\n" + tail.partition("\n")[2]
+    )
+
+
+def _diagnosed(log: str, deployment: Deployment | RoostError) -> list[Diagnosis]:
+    if isinstance(deployment, Deployment):
+        settings = deployment.asked.settings.model_dump(exclude_none=True)
+        return diagnose(log, settings=settings) if log else []
+    return diagnose(log) if log else []
+
+
+def _kernel(remote: Remote) -> str:
+    """Lines of the kernel's log that tell of hardware, drivers and memory."""
+    reasons = []
+    for argv in (
+        ["dmesg", "--time-format", "iso"],
+        ["sudo", "-n", "--", "dmesg", "--time-format", "iso"],
+        ["journalctl", "--dmesg", "--no-pager", "--lines", "20000"],
+    ):
+        done = remote.run(argv, timeout=_TIMEOUT_S)
+        if done.rc == 0 and done.out.strip():
+            return "\n".join(line for line in done.out.splitlines() if _KERNEL.search(line)) + "\n"
+        reasons.append((done.err.strip() or f"{argv[0]}: nothing").splitlines()[-1])
+    raise RoostError("; ".join(dict.fromkeys(reasons)))
+
+
+def _planned(
+    deployment: Deployment | RoostError,
+    facts: HostFacts | None,
+    keep: Callable[[str, str, Callable[[], str]], str],
+    found: Collected,
+) -> None:
+    """What the controller would deploy there, and how it judges that."""
+    if isinstance(deployment, RoostError):
+        found.missing["deployment and plan"] = _flat(deployment)
+        return
+    keep("deployment.json", "deployment", lambda: _json(deployment.model_dump(mode="json")))
+    if facts is not None:
+        seen = facts
+        keep(
+            "plan.json",
+            "plan",
+            lambda: _json(gate.plan(deployment, seen).model_dump(mode="json")),
+        )
