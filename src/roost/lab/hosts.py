@@ -83,6 +83,7 @@ class HostSpec(BaseModel):
         docker: False for a host without Docker (apt reaches the lab's own repository).
         gpu_runtime: False where Docker does not know GPUs, as without NVIDIA's toolkit.
         driver: An NVIDIA driver version other than the profile's.
+        gpu_fault: What is wrong with its GPUs or their driver.
         disk_mb: Size in MiB of a small file system on ``/var/lib/roost``.
         sudo_user: Adds the user ``ops``, for whom sudo asks for a password.
     """
@@ -95,6 +96,7 @@ class HostSpec(BaseModel):
     docker: bool = True
     gpu_runtime: bool = True
     driver: Annotated[str, Field(pattern=r"^\d+(\.\d+){1,2}$")] | None = None
+    gpu_fault: profiles.GpuFault | None = None
     disk_mb: Annotated[int, Field(ge=1)] | None = None
     sudo_user: bool = False
 
@@ -407,7 +409,9 @@ class Host:
         profile = profiles.load(self.spec.profile)
         if not profile.gpus:
             return
-        report = profile.gpu_report(f"{self.name}.{self.site.lab}", self.spec.driver)
+        report = profile.gpu_report(
+            f"{self.name}.{self.site.lab}", self.spec.driver, self.spec.gpu_fault
+        )
         self._write("etc/roost-lab/gpus.json", report)
         self._install("nvidia-smi-standin", "usr/bin/nvidia-smi")
         if self.spec.gpu_runtime:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +17,13 @@ from roost import yamlfile
 from roost.errors import UsageError
 
 _FOLDER = Path(__file__).parent / "profiles"
+
+#: What can be wrong with a played GPU: clocks that stay low under load, or a driver whose library
+#: is of another version, or that is not loaded.
+GpuFault = Literal["stuck-clock", "library-mismatch", "driver-not-loaded"]
+
+#: As reported of a GB10 whose power supply negotiated too little.
+_STUCK = {"sm_clock_mhz": 513, "power_w": 14.0, "busy_percent": 96}
 
 
 class _Strict(BaseModel):
@@ -32,7 +40,10 @@ class Gpu(_Strict):
     pci_bus_id: str
     temperature_c: int
     power_w: float
+    power_limit_w: float | None
     sm_clock_mhz: int
+    sm_clock_max_mhz: int
+    busy_percent: int = 0
 
 
 class Profile(_Strict):
@@ -56,18 +67,27 @@ class Profile(_Strict):
             f"{key + ':':<16}{amount:>8} kB\n" for key, amount in self.meminfo_kb.items()
         )
 
-    def gpu_report(self, host: str, driver: str | None = None) -> str:
+    def gpu_report(
+        self, host: str, driver: str | None = None, fault: GpuFault | None = None
+    ) -> str:
         """What the stand-in for nvidia-smi reads (JSON).
 
         Args:
             host: Gives each card its own, lasting UUID.
             driver: Another driver version than the profile's.
+            fault: What is wrong with the cards or their driver.
         """
+        stuck = _STUCK if fault == "stuck-clock" else {}
         rows = [
-            {"uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{host}')}", **gpu.model_dump()}
+            {
+                "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{index}.{host}')}",
+                **gpu.model_dump(),
+                **stuck,
+            }
             for index, gpu in enumerate(self.gpus)
         ]
-        return json.dumps({"driver": driver or self.driver, "gpus": rows}, indent=1)
+        report = {"driver": driver or self.driver, "fault": fault, "gpus": rows}
+        return json.dumps(report, indent=1)
 
 
 def names() -> list[str]:
