@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from roost import ssh
+from roost import smi, ssh
 from roost.errors import RoostError
 
 INTERVAL_S = 2.0
@@ -28,7 +28,6 @@ _FIELDS = (
     "clocks_throttle_reasons.sw_thermal_slowdown",
 )
 _QUERY = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,noheader,nounits"]
-_ABSENT = {"[n/a]", "n/a", "not supported", "[not supported]", "[unknown error]"}
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,9 @@ def parse(text: str) -> list[Sample]:
             for name, said in zip(_FIELDS[-len(reasons) :], reasons, strict=True)
             if said.lower() == "active"
         )
-        found.append(Sample(gpu, _value(clock), _value(power), _value(temperature), slowed))
+        found.append(
+            Sample(gpu, smi.figure(clock), smi.figure(power), smi.figure(temperature), slowed)
+        )
     return found
 
 
@@ -122,12 +123,3 @@ def clock_marks(clocks: Sequence[float | None]) -> list[str]:
         else ""
         for clock in clocks
     ]
-
-
-def _value(cell: str) -> float | None:
-    if cell.lower() in _ABSENT:
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
