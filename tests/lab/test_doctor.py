@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.deployments import write_lock
 from tests.unit.logs import log
 
 from roost.lab.fixtures import SharedLab
@@ -97,7 +98,14 @@ def test_an_archive_explains_and_holds_no_secret(lab: SharedLab, tmp_path: Path)
     ran = host.exec([*run, "-v", "/root/engine.log:/log:ro", "cat:1", "/usr/bin/cat", "/log"])
     assert ran.returncode == 0, ran.stderr
 
-    listing = inventory(lab, tmp_path, {"one": host}, roost_api_key=KEY)
+    write_lock(tmp_path / "roost.lock.yml")
+    site = {
+        "roost_api_key": KEY,
+        "roost_recipe": "smollm2-135m",
+        "roost_lock_file": str(tmp_path / "roost.lock.yml"),
+        "roost_hub_endpoint": host.site.hub_url,
+    }
+    listing = inventory(lab, tmp_path, {"one": host}, **site)
     archive = tmp_path / "one.tar.gz"
     done = roost("logs", "-i", str(listing), "--host", "one", "-o", str(archive))
     assert done.returncode == 0, done.stderr
@@ -110,6 +118,7 @@ def test_an_archive_explains_and_holds_no_secret(lab: SharedLab, tmp_path: Path)
     assert {f"{CONTAINER}.log", f"{CONTAINER}.inspect.json", "facts.json", "plan.json"} <= set(
         files
     )
+    assert json.loads(files["plan.json"])["recipe"] == "smollm2-135m"
     assert b"one.json" in files["releases.txt"]
     assert b"recorded" in files["releases.txt"]
     assert CONTAINER.encode() in files["docker-events.txt"]
