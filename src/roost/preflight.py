@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from roost import pulls
 from roost.catalog import Gpu
 from roost.deployment import Deployment, Requirements
+from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
 
@@ -237,47 +238,40 @@ def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
         )
 
 
-#: What each trouble of nvidia-smi is, why, and how to mend it.
-GPU_TROUBLE: dict[GpuTrouble, tuple[str, str, str]] = {
+#: What is wrong, why, and how to mend it, where nvidia-smi does not say it in words that are known.
+_SILENT: dict[GpuTrouble, tuple[str, str, str]] = {
     "missing": (
         "no nvidia-smi",
         "the NVIDIA driver is not installed",
         "install the NVIDIA driver",
-    ),
-    "driver_not_loaded": (
-        "nvidia-smi cannot reach the driver",
-        "the kernel module is not loaded, often after a kernel update",
-        "check `dkms status` and `lsmod | grep nvidia`, rebuild the module, then reboot",
-    ),
-    "reboot_required": (
-        "driver and library versions differ",
-        "the driver was upgraded while the old kernel module is still loaded",
-        "reboot the host; nothing has to be reinstalled",
     ),
     "no_devices": (
         "nvidia-smi finds no GPU",
         "the driver runs, but no device answers it",
         "check `lspci | grep -i nvidia` and the kernel log",
     ),
-    "unreadable": (
-        "nvidia-smi gave no table",
-        "its output is not of a known form",
-        "run nvidia-smi by hand on the host",
-    ),
 }
+_UNREADABLE = (
+    "nvidia-smi gave no table",
+    "its output is not of a known form",
+    "run nvidia-smi by hand on the host",
+)
+
+
+def explain(facts: HostFacts, trouble: GpuTrouble) -> tuple[str, str, str]:
+    """What it means that nvidia-smi does not list the GPUs: what was seen, why, and the fix."""
+    what, why, fix = _SILENT.get(trouble, _UNREADABLE)
+    if trouble not in _SILENT:
+        found = (item for item in diagnose(facts.gpu_message) if item.id != "unknown")
+        if known := next(found, None):
+            what, why, fix = known.title, known.why, known.fix
+    return f"{what} ({facts.gpu_message})" if facts.gpu_message else what, why, fix
 
 
 def gpu_trouble(facts: HostFacts, trouble: GpuTrouble, wants: str) -> Finding:
     """What it means that nvidia-smi does not list the GPUs."""
-    saw, why, fix = GPU_TROUBLE[trouble]
-    return Finding(
-        id="gpu",
-        severity="error",
-        saw=f"{saw} ({facts.gpu_message})" if facts.gpu_message else saw,
-        wants=wants,
-        why=why,
-        fix=fix,
-    )
+    saw, why, fix = explain(facts, trouble)
+    return Finding(id="gpu", severity="error", saw=saw, wants=wants, why=why, fix=fix)
 
 
 def _gpu(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:

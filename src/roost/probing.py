@@ -16,7 +16,7 @@ from roost.catalog import Catalog, Gpu, Hardware, Recipe
 from roost.errors import RoostError, UsageError
 from roost.hosts import GpuFacts, HostFacts
 from roost.inventory import Connection, Host
-from roost.preflight import GPU_TROUBLE, MEMORY_TOLERANCE, size
+from roost.preflight import MEMORY_TOLERANCE, explain, size
 
 _LABEL = r"[A-Za-z0-9_\-]{1,63}"
 _DESTINATION = re.compile(
@@ -267,8 +267,8 @@ def _gpus(facts: HostFacts) -> Iterator[str]:
         yield "none to be seen: nvidia-smi is not installed"
         yield "(if there is an NVIDIA GPU: install its driver, then probe again)"
     elif facts.gpu_trouble is not None:
-        saw, why, fix = GPU_TROUBLE[facts.gpu_trouble]
-        yield saw + (f" ({facts.gpu_message})" if facts.gpu_message else "")
+        saw, why, fix = explain(facts, facts.gpu_trouble)
+        yield saw
         yield f"why: {why}"
         yield f"fix: {fix}"
     for gpu in facts.gpus:

@@ -140,9 +140,14 @@ def test_a_host_is_fit_for_its_deployment(tmp_path: Path, machine: str) -> None:
     ("machine", "sections", "wanted"),
     [
         # G7, G8, G5: what nvidia-smi says where it has no table.
-        (GB10, {"gpu": MISMATCH}, ("gpu", "fail", "reboot the host")),
+        (GB10, {"gpu": MISMATCH}, ("gpu", "fail", "sudo reboot")),
         (GB10, {"gpu": NOT_LOADED}, ("gpu", "fail", "dkms status")),
         (GB10, {"gpu": (6, "No devices were found")}, ("gpu", "fail", "lspci")),
+        (
+            GB10,
+            {"gpu": (2, 'Field "compute_cap" is not a valid field to query.')},
+            ("gpu", "fail", "nvidia-smi --help-query-gpu"),
+        ),
         (GB10, {"gpu": (127, "")}, ("gpu", "fail", "install the NVIDIA driver")),
         # Clocks: a starved GB10, one whose clocks were set, a hot card, a weak supply.
         (

@@ -157,13 +157,14 @@ def test_a_card_may_report_a_little_less_or_more_than_its_profile() -> None:
 @pytest.mark.parametrize(
     ("gpu", "fix"),
     [
-        (MISMATCH, "reboot the host; nothing has to be reinstalled"),
+        (MISMATCH, "sudo reboot; nothing has to be installed again"),
         (
             (9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
             "dkms status",
         ),
         ((6, "No devices were found"), "lspci"),
-        ((2, "Format modifier is not recognized."), "run nvidia-smi by hand"),
+        ((2, "Format modifier is not recognized."), "nvidia-smi --help-query-gpu"),
+        ((1, "Segmentation fault"), "run nvidia-smi by hand"),
     ],
 )
 def test_a_gpu_that_cannot_be_read_is_no_cpu_host(gpu: Section, fix: str) -> None:
