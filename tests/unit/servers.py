@@ -6,23 +6,29 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
 
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[str]:
-    """Serve it; gives its URL, and ends the server with the block."""
+def serving(
+    app: ASGIApp, *, certificate: Path | None = None, key: Path | None = None
+) -> Iterator[str]:
+    """Serve it, with TLS if there is a certificate; gives its URL, and ends with the block."""
     with closing(socket.create_server(("127.0.0.1", 0))) as listening:
         # asyncio does this only for sockets that say they are TCP, and these do not: an answer in
         # two pieces would wait 40 ms for the client's acknowledgement of the first.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical"))
+        config = uvicorn.Config(
+            app, log_level="critical", ssl_certfile=certificate, ssl_keyfile=key
+        )
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield f"{'https' if certificate else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()

@@ -1,281 +1,224 @@
-"""The module that keeps weights, against the lab's own hub and the real client."""
+"""The module that keeps weights, against the lab's own hub."""
 
 from __future__ import annotations
 
 import json
-import socket
+import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
-from tests.unit.plugins import load
-from tests.unit.servers import serving
+from tests.unit import snapshots
+from tests.unit.faulty import Faulty
+from tests.unit.snapshots import FIRST, SECOND, TENSOR, TOKEN, Site, content, hf_snapshot, shard
 
-from roost.lab import hubstore
-from roost.lab.hubserver import application
-
-hf_snapshot = load("modules", "hf_snapshot")
-
-REPO = "roost-lab/tiny"
-SHARD = bytes(range(256)) * 2048
+from roost.plan.checkpoint import verify_directory
 
 
-class Wire:
-    """What happens to bodies of weights on their way: cut once, or altered."""
-
-    def __init__(self) -> None:
-        self.cut_after: int | None = None
-        self.alter = False
-        self.requests: list[str] = []
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, Faulty]]:
+    with snapshots.hub() as running:
+        yield running
 
 
 @pytest.fixture
-def wire() -> Wire:
-    return Wire()
+def site(tmp_path: Path, served: tuple[str, Faulty], monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setattr(hf_snapshot, "PAUSE", 0.01)
+    return snapshots.site(tmp_path, served)
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
-    folder.mkdir()
-    names = [f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
-    for name in names:
-        (folder / name).write_bytes(SHARD + name.encode())
-    index = {"weight_map": {"first": names[0], "second": names[1]}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    (folder / "config.json").write_text("{}\n")
-    return folder
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    return tmp_path / "store"
-
-
-@pytest.fixture
-def endpoint(store: Path, wire: Wire) -> Iterator[str]:
-    hub = application(store, token="open sesame")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        weights = scope["type"] == "http" and scope["path"].endswith(".safetensors")
-        if scope["type"] == "http":
-            wire.requests.append(scope["path"])
-        sent = 0
-
-        async def through(message: Message) -> None:
-            nonlocal sent
-            body = message.get("body", b"")
-            if weights and body:
-                if wire.cut_after is not None and sent >= wire.cut_after:
-                    raise ConnectionError("cut by the test")
-                sent += len(body)
-                if wire.alter:
-                    message = {**message, "body": body[::-1]}
-            await send(message)
-
-        await hub(scope, receive, through)
-
-    with serving(app) as url:
-        yield url
-
-
-@pytest.fixture
-def commit(store: Path, source: Path) -> str:
-    return hubstore.publish(store, REPO, "main", source)
-
-
-@pytest.fixture(autouse=True)
-def _no_traces(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The module sets these for its own, short process.
-    for name in ("HF_HOME", "HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_PROGRESS_BARS"):
-        monkeypatch.setenv(name, "")
-
-
-def ensure(endpoint: str, revision: str, dest: Path, **options: Any) -> dict[str, Any]:
-    check_mode = options.pop("check_mode", False)
-    params = {
-        "repo_id": REPO,
-        "revision": revision,
-        "dest": str(dest),
-        "endpoint": endpoint,
-        "token": None,
-        "headroom": 0,
-        "timeout": 5,
-        **options,
-    }
-    outcome: dict[str, Any] = hf_snapshot.ensure(
-        SimpleNamespace(params=params, check_mode=check_mode)
-    )
-    return outcome
-
-
-def refusal(endpoint: str, revision: str, dest: Path, **options: Any) -> tuple[str, str]:
-    with pytest.raises(hf_snapshot.SnapshotError) as caught:
-        ensure(endpoint, revision, dest, **options)
-    return caught.value.reason, str(caught.value)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-@pytest.fixture
-def dest(tmp_path: Path, commit: str) -> Path:
-    return tmp_path / "models" / "roost-lab--tiny" / commit
-
-
-def test_a_revision_arrives_whole_and_with_its_record(
-    endpoint: str, commit: str, dest: Path, source: Path
-) -> None:
-    outcome = ensure(endpoint, commit, dest)
+def test_a_revision_arrives_whole_and_with_its_record(site: Site) -> None:
+    outcome = site.ensure()
     assert outcome["changed"]
     assert outcome["files"] == 4
-    assert outcome["bytes"] == sum(path.stat().st_size for path in source.iterdir())
-    arrived = content(dest)
-    record = json.loads(arrived.pop(".roost.json"))
-    assert arrived == content(source)
-    assert record["repo"] == REPO
-    assert record["revision"] == commit
-    assert set(record["files"]) == set(arrived)
-    # Nothing else is visible beside it.
-    assert [path.name for path in dest.parent.iterdir() if path.name[0] != "."] == [commit]
+    assert outcome["bytes"] == site.bytes
+    assert site.is_whole()
+    record = json.loads((site.dest / ".roost.json").read_text())
+    assert record["repo"] == snapshots.REPO
+    assert record["revision"] == site.commit
+    # Nothing else is left beside it.
+    assert [path.name for path in site.dest.parent.iterdir()] == [site.commit]
 
 
-def test_what_is_there_is_not_asked_for_again(
-    endpoint: str, commit: str, dest: Path, wire: Wire
-) -> None:
-    ensure(endpoint, commit, dest)
-    wire.requests.clear()
-    outcome = ensure(endpoint, commit, dest)
+def test_what_is_there_is_not_asked_for_again(site: Site) -> None:
+    site.ensure()
+    site.hub.behave()
+    outcome = site.ensure()
     assert not outcome["changed"]
     assert outcome["present"]
-    assert wire.requests == []
+    assert outcome["bytes"] == 0
+    assert site.hub.requests == []
 
 
-def test_check_mode_says_what_would_move_and_moves_nothing(
-    endpoint: str, commit: str, dest: Path
-) -> None:
-    outcome = ensure(endpoint, commit, dest, check_mode=True)
+def test_check_mode_says_what_would_move_and_moves_nothing(site: Site) -> None:
+    outcome = site.ensure(check_mode=True)
     assert outcome["changed"]
-    assert outcome["bytes"] > 2 * len(SHARD)
-    assert "model-00001-of-00002.safetensors" in outcome["diff"]["after"]
-    assert not dest.parent.exists()
+    assert outcome["bytes"] == site.bytes
+    assert f"{len(shard('first')):,} {FIRST}\n" in outcome["diff"]["after"]
+    assert f"{site.bytes:,} bytes to fetch" in outcome["diff"]["after_header"]
+    assert not site.models.exists()
 
 
-def test_a_broken_download_is_continued(
-    endpoint: str, commit: str, dest: Path, wire: Wire, source: Path
+def test_check_mode_counts_only_what_is_not_there_yet(site: Site) -> None:
+    site.parts.mkdir(parents=True)
+    (site.parts / FIRST).write_bytes(shard("first")[:300_000])
+    assert site.ensure(check_mode=True)["bytes"] == site.bytes - 300_000
+
+
+def test_patterns_choose_files(site: Site) -> None:
+    (site.source / "original").mkdir()
+    (site.source / "original" / "weights.bin").write_bytes(b"0" * 1000)
+    site.commit = site.publish()
+    assert site.ensure(ignore_patterns=["original/"])["files"] == 4
+    # Less than is there is there; more is fetched, and only that.
+    assert not site.ensure(ignore_patterns=["original/"])["changed"]
+    site.hub.behave()
+    outcome = site.ensure()
+    assert outcome["bytes"] == 1000
+    assert site.hub.weight_bytes == 0
+    assert (site.dest / "original" / "weights.bin").stat().st_size == 1000
+    assert not site.ensure(allow_patterns=["*.json"])["changed"]
+
+
+def test_patterns_that_choose_nothing_are_refused(site: Site) -> None:
+    assert site.failure(allow_patterns=["*.gguf"]).reason == "incomplete"
+
+
+def test_an_earlier_runs_other_files_are_not_published(site: Site) -> None:
+    site.parts.mkdir(parents=True)
+    (site.parts / SECOND).write_bytes(shard("second")[:1000])
+    (site.parts.parent / "README.md").write_text("of other patterns\n")
+    assert site.ensure(allow_patterns=["config.json"])["files"] == 1
+    assert set(content(site.dest)) == {"config.json", ".roost.json"}
+
+
+def test_a_damaged_directory_is_mended_with_what_is_right_of_it(site: Site) -> None:
+    site.ensure()
+    (site.dest / SECOND).write_bytes(b"short")
+    site.hub.behave()
+    outcome = site.ensure()
+    assert outcome["changed"]
+    assert outcome["bytes"] == len(shard("second"))
+    assert site.hub.of(FIRST) == []
+    assert site.is_whole()
+    assert [path.name for path in site.dest.parent.iterdir()] == [site.commit]
+
+
+def test_a_damaged_directory_stays_visible_until_it_is_mended(site: Site) -> None:
+    site.ensure()
+    (site.dest / SECOND).unlink()
+    (site.source / SECOND).unlink()
+    with pytest.raises(hf_snapshot.SnapshotError):
+        site.ensure(endpoint="http://127.0.0.1:9")
+    assert (site.dest / FIRST).read_bytes() == shard("first")
+
+
+def test_a_run_that_was_killed_while_it_replaced_a_directory_is_mended(site: Site) -> None:
+    site.ensure()
+    site.dest.rename(site.dest.with_name(f".{site.commit}.replaced"))
+    site.hub.behave()
+    assert not site.ensure()["changed"]
+    assert site.hub.requests == []
+    assert site.is_whole()
+
+
+def _lacks_a_shard(site: Site) -> None:
+    (site.source / SECOND).unlink()
+
+
+def _lacks_a_tensor(site: Site) -> None:
+    (site.source / SECOND).write_bytes(shard("third"))
+
+
+def _is_cut_off(site: Site) -> None:
+    (site.source / SECOND).write_bytes(shard("second")[:-1])
+
+
+def _goes_on(site: Site) -> None:
+    (site.source / SECOND).write_bytes(shard("second") + b"0")
+
+
+def _is_a_pointer(site: Site) -> None:
+    (site.source / SECOND).write_text(
+        f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize {TENSOR}\n"
+    )
+
+
+def _is_html(site: Site) -> None:
+    (site.source / SECOND).write_text("<!DOCTYPE html><html>Entry not found</html>")
+
+
+def _is_empty(site: Site) -> None:
+    (site.source / SECOND).write_bytes(b"")
+
+
+def _has_no_header(site: Site) -> None:
+    (site.source / SECOND).write_bytes(b"\xff" * 100_000)
+
+
+def _has_a_broken_header(site: Site) -> None:
+    (site.source / SECOND).write_bytes((9).to_bytes(8, "little") + b"{'not': 1}")
+
+
+def _has_a_broken_index(site: Site) -> None:
+    (site.source / "model.safetensors.index.json").write_text("<html>")
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        (_lacks_a_shard, "incomplete"),
+        (_lacks_a_tensor, "incomplete"),
+        (_is_cut_off, "incomplete"),
+        (_goes_on, "incomplete"),
+        (_is_a_pointer, "not_weights"),
+        (_is_html, "not_weights"),
+        (_is_empty, "incomplete"),
+        (_has_no_header, "incomplete"),
+        (_has_a_broken_header, "incomplete"),
+        (_has_a_broken_index, "incomplete"),
+    ],
+)
+def test_a_repository_that_is_broken_on_the_hub_never_becomes_visible(
+    site: Site, breaks: Any, reason: str
 ) -> None:
-    wire.cut_after = len(SHARD) // 2
-    reason, message = refusal(endpoint, commit, dest)
-    assert reason == "hub_unreachable"
-    assert "deploy again to go on from it" in message
-    assert not dest.exists()
-    wire.cut_after = None
-    outcome = ensure(endpoint, commit, dest)
-    assert outcome["bytes"] < sum(path.stat().st_size for path in source.iterdir())
-    arrived = content(dest)
-    arrived.pop(".roost.json")
-    assert arrived == content(source)
+    breaks(site)
+    # Both judges agree, the one on the host and the one of the planner.
+    assert verify_directory(site.source)
+    site.commit = site.publish()
+    failure = site.failure()
+    assert failure.reason == reason
+    assert "pin another one" in str(failure)
+    assert not failure.outage
 
 
-def test_altered_weights_never_become_visible(
-    endpoint: str, commit: str, dest: Path, wire: Wire
-) -> None:
-    wire.alter = True
-    reason, message = refusal(endpoint, commit, dest)
-    assert reason == "hash"
-    assert "model-00001-of-00002.safetensors has another sha256" in message
-    assert "config.json" not in message
-    assert not dest.exists()
-    wire.alter = False
-    assert ensure(endpoint, commit, dest)["changed"]
-
-
-def test_a_damaged_directory_is_mended(
-    endpoint: str, commit: str, dest: Path, source: Path
-) -> None:
-    ensure(endpoint, commit, dest)
-    (dest / "model-00002-of-00002.safetensors").write_bytes(b"short")
-    assert ensure(endpoint, commit, dest)["changed"]
-    arrived = content(dest)
-    arrived.pop(".roost.json")
-    assert arrived == content(source)
-
-
-def test_an_index_that_names_a_missing_shard_is_refused(
-    endpoint: str, source: Path, store: Path, tmp_path: Path
-) -> None:
-    (source / "model-00002-of-00002.safetensors").unlink()
-    broken = hubstore.publish(store, REPO, "broken", source)
-    dest = tmp_path / "models" / broken
-    reason, message = refusal(endpoint, broken, dest)
-    assert reason == "incomplete"
-    assert "model-00002-of-00002.safetensors" in message
-    assert not dest.exists()
-
-
-@pytest.mark.parametrize("check_mode", [True, False])
-def test_each_refusal_of_a_hub_is_told_apart(
-    endpoint: str, commit: str, dest: Path, source: Path, store: Path, check_mode: bool
-) -> None:
-    absent = "0" * 40
-    options = {"check_mode": check_mode}
-    reason, message = refusal(endpoint, absent, dest, **options)
-    assert reason == "revision"
-    assert "not this revision" in message
-    reason, message = refusal(endpoint, commit, dest, repo_id="roost-lab/none", **options)
-    assert reason == "repository"
-    assert "missing, private, or gated" in message
-    gated = hubstore.publish(store, "roost-lab/gated", "main", source, gated=True)
-    reason, message = refusal(endpoint, gated, dest, repo_id="roost-lab/gated", **options)
-    assert reason == "repository"
-    assert "gated" in message
-    with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
-        closed = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-    reason, message = refusal(closed, commit, dest, **options)
-    assert reason == "hub_unreachable"
-    assert "Connection refused" in message
-    assert not dest.exists()
-
-
-def test_a_token_opens_a_gated_repository(
-    endpoint: str, source: Path, store: Path, tmp_path: Path
-) -> None:
-    gated = hubstore.publish(store, "roost-lab/gated", "main", source, gated=True)
-    dest = tmp_path / "models" / gated
-    outcome = ensure(endpoint, gated, dest, repo_id="roost-lab/gated", token="open sesame")
+def test_a_token_opens_a_gated_repository(site: Site) -> None:
+    gated = site.publish("roost-lab/gated", gated=True)
+    dest = site.models / "roost-lab--gated" / gated
+    outcome = site.ensure(repo_id="roost-lab/gated", revision=gated, dest=str(dest), token=TOKEN)
     assert outcome["changed"]
 
 
-def test_a_disk_that_would_fill_up_is_refused_before_the_first_byte(
-    endpoint: str, commit: str, dest: Path, wire: Wire
-) -> None:
-    reason, message = refusal(endpoint, commit, dest, headroom=1 << 60)
-    assert reason == "disk"
-    assert "roost_model_dir" in message
-    assert not [path for path in wire.requests if "/resolve/" in path]
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"revision": "31977fbe13a8"}, "not a full commit"),
+        ({"endpoint": "huggingface.co"}, "not an http"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(site: Site, options: dict[str, Any], message: str) -> None:
+    failure = site.failure(**options)
+    assert failure.reason == "usage"
+    assert message in str(failure)
 
 
-def test_a_shortened_revision_is_refused(endpoint: str, dest: Path) -> None:
-    reason, message = refusal(endpoint, "31977fbe13a8", dest)
-    assert reason == "usage"
-    assert "not a full commit" in message
-
-
-def test_two_runs_take_turns(endpoint: str, commit: str, dest: Path) -> None:
+def test_two_runs_take_turns(site: Site) -> None:
     outcomes: list[dict[str, Any]] = []
 
     def run() -> None:
-        outcomes.append(ensure(endpoint, commit, dest))
+        outcomes.append(site.ensure())
 
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
@@ -283,3 +226,43 @@ def test_two_runs_take_turns(endpoint: str, commit: str, dest: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcome["changed"] for outcome in outcomes) == [False, True]
+    assert len(site.hub.of(FIRST)) == 1
+
+
+# -- removing
+
+
+def test_absent_removes_a_revision_and_what_is_left_of_its_download(site: Site) -> None:
+    site.ensure()
+    site.parts.mkdir(parents=True)
+    (site.parts / FIRST).write_bytes(b"0")
+    would = site.ensure(state="absent", check_mode=True)
+    assert would["changed"]
+    assert FIRST in would["diff"]["before"]
+    assert site.dest.exists()
+    assert site.ensure(state="absent")["changed"]
+    assert not site.dest.parent.exists()
+    assert not site.ensure(state="absent")["changed"]
+
+
+def test_absent_leaves_other_revisions(site: Site) -> None:
+    site.ensure()
+    other = site.dest.with_name("0" * 40)
+    shutil.copytree(site.dest, other)
+    site.ensure(state="absent")
+    assert not site.dest.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize("place", ["smollm-0123.json", "smollm-0123/deployment.json"])
+@pytest.mark.parametrize("check_mode", [True, False])
+def test_what_a_kept_release_names_is_not_removed(site: Site, place: str, check_mode: bool) -> None:
+    site.ensure()
+    release = site.models.with_name("releases") / place
+    release.parent.mkdir(parents=True, exist_ok=True)
+    release.write_text(json.dumps({"weights": [{"directory": str(site.dest)}]}))
+    with pytest.raises(hf_snapshot.SnapshotError) as caught:
+        site.ensure(state="absent", check_mode=check_mode)
+    assert caught.value.reason == "released"
+    assert str(release) in str(caught.value)
+    assert site.is_whole()
