@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2)
 TENSOR = 500_000
 
 
+@functools.cache
 def shard(tensor: str, size: int = TENSOR) -> bytes:
     """A safetensors file with one tensor, its bytes unlike everywhere."""
     header = {tensor: {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}
