@@ -6,6 +6,7 @@ arrive wrapped in where Ansible was when it happened.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, hosts, preflight, pulls, quality
+    from roost import deployment, hosts, preflight, pulls, quality, references
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -27,9 +28,6 @@ except ImportError as error:
     _missing: str | None = str(error)
 else:
     _missing = None
-
-#: Answers that say something of the network, not of what was asked for.
-_OUTAGES = {"hub_unreachable", "hub_error"}
 
 
 def roost_resolve(variables: Mapping[str, Any], host: str, root: str) -> dict[str, Any]:
@@ -62,6 +60,7 @@ def roost_preflight(
     image: Mapping[str, Any],
     registry: Mapping[str, Any],
     check_mode: bool,
+    hub_token: str | None = None,
 ) -> dict[str, str]:
     """Everything that speaks against deploying, from what was asked of host, hub and registry.
 
@@ -72,6 +71,7 @@ def roost_preflight(
         image: Docker's answer about the image on the host (a result of ``uri``).
         registry: Docker's answer about the image in the registry, or a skipped task.
         check_mode: Then nothing is fetched, and an outage is worth a warning only.
+        hub_token: The site's, for the configs of gated repositories.
 
     Returns:
         ``{errors, remarks}``: texts, empty where there is nothing to say. Remarks are warnings and
@@ -86,7 +86,7 @@ def roost_preflight(
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
     ]
-    planned = gate.plan(wanted, facts)
+    planned = gate.plan(wanted, facts, str(hub_token) if hub_token else None)
     findings = [
         *preflight.check(facts, wanted),
         *preflight.disk(
@@ -122,7 +122,7 @@ def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[F
             saw, _, fix = snapshot["msg"].partition(". ")
             yield Finding(
                 id=reason,
-                severity="warning" if check_mode and reason in _OUTAGES else "error",
+                severity="warning" if check_mode and snapshot.get("outage") else "error",
                 saw=saw,
                 wants="every file of the pinned revision",
                 why="the weights are not on this host yet",
@@ -140,6 +140,22 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
     yield preflight.registry(said, image, wanted.other_images, check_mode=check_mode)
+
+
+def roost_registry_auth(image: str, logins: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The header with which Docker's API takes an account at the image's registry; none: empty.
+
+    Args:
+        image: A reference.
+        logins: The site's accounts.
+    """
+    registry = references.split_registry(image)[0] or "docker.io"
+    for login in logins:
+        if login["registry"] == registry:
+            account = {"username": str(login["username"]), "password": str(login["password"])}
+            text = json.dumps(account).encode()
+            return {"X-Registry-Auth": base64.urlsafe_b64encode(text).decode()}
+    return {}
 
 
 def roost_pull_failure(result: Mapping[str, Any], given: Mapping[str, Any]) -> str:
@@ -238,6 +254,7 @@ class FilterModule:
             "roost_resolve": roost_resolve,
             "roost_probe": roost_probe,
             "roost_preflight": roost_preflight,
+            "roost_registry_auth": roost_registry_auth,
             "roost_pull_failure": roost_pull_failure,
             "roost_published": roost_published,
             "roost_judge": roost_judge,

@@ -21,8 +21,9 @@ from roost.launch import Site
 from roost.settings import Settings, Strict
 
 PREFIX = "roost_"
-#: Its value is shown nowhere.
 KEY_VARIABLE = "roost_api_key"
+#: Of what they hold nothing is shown, stored or made part of a deployment.
+SECRET_VARIABLES = {KEY_VARIABLE, "roost_hub_token", "roost_registry_logins"}
 
 #: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
 _SITE = Site()
@@ -37,9 +38,9 @@ def _ip_address(value: str) -> str:
 
 
 def _key(value: SecretStr) -> SecretStr:
-    """A key that a header can carry; with an empty one the endpoint would ask nobody."""
+    """What a header can carry; an empty key would ask nobody, an empty token open nothing."""
     if not value.get_secret_value():
-        raise ValueError("is empty; set it, or take the variable away to ask for no key")
+        raise ValueError("is empty; set it, or take the variable away to do without")
     if not re.fullmatch(r"[!-~]+", value.get_secret_value()):
         raise ValueError("must be visible ASCII without blanks")
     return value
@@ -49,6 +50,14 @@ Key = Annotated[SecretStr, AfterValidator(_key)]
 Address = Annotated[str, AfterValidator(_ip_address)]
 Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
+
+
+class Login(Strict):
+    """An account at a container registry."""
+
+    registry: Name = Field(description="host[:port] as images name it; docker.io for Docker Hub")
+    username: Name
+    password: Key = Field(description="or an access token; from a vault or the environment")
 
 
 class HostVars(Strict):
@@ -73,8 +82,15 @@ class HostVars(Strict):
         description="key that the endpoint asks clients for; from a vault or the environment",
     )
     hub_endpoint: Url | None = Field(None, description="hub or hub mirror to fetch weights from")
+    hub_token: Key | None = Field(
+        None,
+        description="token for private and gated repositories; from a vault or the environment",
+    )
     registry_mirror: Mirror | None = Field(
         None, description="registry (host:port, http:// before it without TLS) for every image"
+    )
+    registry_logins: list[Login] = Field(
+        [], description="accounts for private images: a list of registry, username, password"
     )
     lock_file: Name = Field("roost.lock.yml", description="relative to the repository root")
     allow_unlocked: bool = Field(
@@ -141,7 +157,7 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
                 reasons.append(f"{name} is no variable of roost{hint}")
             elif item["type"] == "missing":
                 reasons.append(f"{name} is not set")
-            elif name == KEY_VARIABLE:
+            elif PREFIX + str(item["loc"][0]) in SECRET_VARIABLES:
                 reasons.append(f"{name}: {item['msg']}")
             else:
                 reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -67,14 +68,14 @@ def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
 
 
 def test_every_error_is_listed(tmp_path: Path) -> None:
-    down = {"reason": "hub_unreachable", "msg": "x on y: the hub cannot be reached. Check y."}
+    down = {"reason": "network", "msg": "x on y: the hub cannot be reached. Check y."}
     found = findings(
         given(tmp_path),
         probe=probe_output(docker=(1, "permission denied on the socket"), containers=(1, "")),
         snapshots=[PRESENT, down],
     )
     assert "docker: saw permission denied" in found["errors"]
-    assert "hub_unreachable: saw x on y: the hub cannot be reached" in found["errors"]
+    assert "network: saw x on y: the hub cannot be reached" in found["errors"]
     assert "fix: Check y." in found["errors"]
 
 
@@ -240,3 +241,39 @@ def test_what_our_own_container_holds_is_free_again_at_the_swap(tmp_path: Path) 
     )
     assert ours != busy
     assert "utilization-too-high" not in findings(given(tmp_path, "gb10"), probe=ours)["errors"]
+
+
+@pytest.mark.parametrize(
+    ("image", "user"),
+    [
+        ("ghcr.io/org/engine@sha256:0", "at-ghcr"),
+        ("vllm/vllm-openai@sha256:0", "at-hub"),
+        ("registry.site:5000/org/engine@sha256:0", None),
+    ],
+)
+def test_an_account_goes_to_its_own_registry_alone(image: str, user: str | None) -> None:
+    logins = [
+        {"registry": "ghcr.io", "username": "at-ghcr", "password": "one"},
+        {"registry": "docker.io", "username": "at-hub", "password": "two"},
+    ]
+    header = filters.roost_registry_auth(image, logins)
+    if user is None:
+        assert header == {}
+    else:
+        account = json.loads(base64.urlsafe_b64decode(header["X-Registry-Auth"]))
+        assert account["username"] == user
+
+
+def test_the_plan_reads_gated_configs_with_the_sites_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = []
+
+    def read(_: object, __: object, token: str | None = None) -> None:
+        tokens.append(token)
+
+    monkeypatch.setattr("roost.plan.reading.from_hub", read)
+    filters.roost_preflight(
+        given(tmp_path), probe_output(), [PRESENT, PRESENT], IMAGE_HERE, NOT_ASKED, False, "hf_mine"
+    )
+    assert tokens == ["hf_mine", "hf_mine"]

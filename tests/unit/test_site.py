@@ -90,3 +90,42 @@ def test_deployment_has_what_roles_need(tmp_path: Path) -> None:
 def test_wrong_setting_names_host_and_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="host-01: roost_settings: max_len: no such setting"):
         deployment(tmp_path, "cpu", settings={"max_len": 1})
+
+
+SECRETS = [
+    ("roost_hub_token", "hf_mine"),
+    ("roost_registry_logins", [{"registry": "ghcr.io", "username": "me", "password": "hf_mine"}]),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), SECRETS)
+def test_a_secret_of_the_site_is_no_part_of_its_deployment(
+    tmp_path: Path, name: str, value: Any
+) -> None:
+    assert "hf_mine" not in repr(site.from_variables("spark-01", {**CPU, name: value}))
+    assert (
+        "hf_mine"
+        not in deployment(tmp_path, **{name.removeprefix("roost_"): value}).model_dump_json()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("roost_hub_token", "hf mine"),
+        ("roost_hub_token", ["hf_mine"]),
+        ("roost_registry_logins", [{"registry": "ghcr.io", "password": "hf_mine"}]),
+        ("roost_registry_logins", [{"username": "me", "registry": "x", "password": "hf mine"}]),
+        ("roost_registry_logins", "hf_mine"),
+    ],
+)
+def test_a_secret_that_is_wrong_is_not_shown(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        site.from_variables("spark-01", {**CPU, name: value})
+    assert name in str(caught.value)
+    assert "mine" not in str(caught.value)
+
+
+def test_a_token_that_is_empty_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"roost_hub_token: .*is empty"):
+        site.from_variables("spark-01", {**CPU, "roost_hub_token": ""})

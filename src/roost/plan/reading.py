@@ -21,7 +21,7 @@ class NotReadError(RoostError):
     """There was nothing to read, which says nothing about the repository."""
 
 
-def from_hub(weights: Weights, endpoint: str | None) -> Checkpoint:
+def from_hub(weights: Weights, endpoint: str | None, token: str | None = None) -> Checkpoint:
     """What a hub has, or what is kept of it.
 
     Raises:
@@ -35,7 +35,7 @@ def from_hub(weights: Weights, endpoint: str | None) -> Checkpoint:
             f"{weights.repo}@{weights.name} is not locked to a commit", fix="roost lock"
         )
     repository = Repository(repo=weights.repo, revision=Revision(commit=weights.revision))
-    return checkpoint.read_hub(repository, weights.revision, endpoint)
+    return checkpoint.read_hub(repository, weights.revision, endpoint, token)
 
 
 def from_directory(weights: Weights, root: Path) -> Checkpoint:
