@@ -33,6 +33,10 @@ lint: setup ## Style, types, playbooks
 unit: setup ## Quick tests, no root needed
 	pytest -q tests/unit
 
+.PHONY: bench-weights
+bench-weights: setup ## How fast weights arrive, beside hf download and curl (no root needed)
+	python benchmarks/weights.py
+
 .PHONY: test
 test: lint ## Everything the project tests (needs root for the lab)
 	@scripts/test.sh

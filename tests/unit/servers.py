@@ -14,10 +14,14 @@ from starlette.types import ASGIApp
 
 @contextmanager
 def serving(
-    app: ASGIApp, *, certificate: Path | None = None, key: Path | None = None
+    app: ASGIApp,
+    *,
+    address: str = "127.0.0.1",
+    certificate: Path | None = None,
+    key: Path | None = None,
 ) -> Iterator[str]:
     """Serve it, with TLS if there is a certificate; gives its URL, and ends with the block."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+    with closing(socket.create_server((address, 0))) as listening:
         # asyncio does this only for sockets that say they are TCP, and these do not: an answer in
         # two pieces would wait 40 ms for the client's acknowledgement of the first.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -28,7 +32,8 @@ def serving(
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
         try:
-            yield f"{'https' if certificate else 'http'}://127.0.0.1:{listening.getsockname()[1]}"
+            scheme = "https" if certificate else "http"
+            yield f"{scheme}://{address}:{listening.getsockname()[1]}"
         finally:
             server.should_exit = True
             thread.join()

@@ -1,0 +1,369 @@
+"""How fast weights arrive, what verifying costs, and what a kill costs, on loopback.
+
+Whole processes in turn, in one run: this project's module ``hf_snapshot``, the same module with
+its hashes switched off, ``hf download`` of the same huggingface_hub (alone, and with ``sha256sum``
+after it), and ``curl``. The hub is the lab's; as a real one does, it redirects weights to a storage
+server, which sends them from the page cache.
+
+``make bench-weights``, or ``python benchmarks/weights.py --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx2
+import uvicorn
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from roost.lab import hubstore
+from roost.lab.hubserver import application
+
+ROOT = Path(__file__).parents[1]
+MODULE = ROOT / "plugins" / "modules" / "hf_snapshot.py"
+BIN = Path(sys.executable).parent
+REPO = "roost-lab/bench"
+SHARDS = 8
+
+#: The module with hashes that see nothing and are always right.
+UNVERIFIED = f"""
+import runpy, sys
+import hashlib
+class Nothing:
+    name = "nothing"
+    def update(self, _): pass
+    def hexdigest(self): return ""
+source = open({str(MODULE)!r}).read().replace("return wanted is None or", "return True or")
+hashlib.sha256 = lambda *_: Nothing()
+exec(compile(source, {str(MODULE)!r}, "exec"), {{"__name__": "__main__"}})
+"""
+
+
+# -- what serves
+
+
+class Storage(BaseHTTPRequestHandler):
+    """Files below ``root``, whole or from a byte on, by ``sendfile``; ``/sent`` tells how much."""
+
+    protocol_version = "HTTP/1.1"
+    root: Path
+    sent = 0
+    _lock = threading.Lock()
+
+    def do_GET(self) -> None:
+        """A file, or the count."""
+        if self.path == "/sent":
+            body = str(Storage.sent).encode()
+            self._head(200, len(body))
+            self.wfile.write(body)
+            return
+        with (self.root / self.path.lstrip("/")).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            start = int(asked[1]) if asked else 0
+            self._head(206 if asked else 200, size - start, f"bytes {start}-{size - 1}/{size}")
+            while start < size:
+                try:
+                    count = os.sendfile(self.connection.fileno(), file.fileno(), start, 1 << 20)
+                except OSError:
+                    self.close_connection = True
+                    return
+                start += count
+                with Storage._lock:
+                    Storage.sent += count
+
+    def _head(self, status: int, length: int, content_range: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        if status == 206:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def serve(store: Path) -> None:
+    """Hub and storage in one process, until it is ended; prints both addresses."""
+    Storage.root = store / "models"
+    storage = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
+    threading.Thread(target=storage.serve_forever, daemon=True).start()
+    address = f"http://127.0.0.1:{storage.server_port}"
+    hub = application(store)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if not path.endswith(".safetensors"):
+            await hub(scope, receive, send)
+            return
+        org, name, _, commit, file = path.strip("/").split("/", 4)
+        repo = hubstore.repository(store, f"{org}/{name}")
+        found = repo and hubstore.revision(repo, commit)
+        assert found
+        entry = found.files[file]
+        response: Response = RedirectResponse(
+            f"{address}/{org}/{name}/{commit}/{file}",
+            302,
+            {
+                "X-Repo-Commit": commit,
+                "X-Linked-Etag": f'"{entry.sha256}"',
+                "X-Linked-Size": str(entry.size),
+            },
+        )
+        await response(Request(scope).scope, receive, send)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        print(f"http://127.0.0.1:{listening.getsockname()[1]}", address, flush=True)
+        uvicorn.Server(uvicorn.Config(app, log_level="critical")).run(sockets=[listening])
+
+
+@contextmanager
+def serving(store: Path) -> Iterator[tuple[str, str]]:
+    """The addresses of hub and storage, in a process of their own."""
+    with subprocess.Popen(
+        [sys.executable, __file__, "--serve", store], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        try:
+            hub, storage = process.stdout.readline().split()
+            yield hub, storage
+        finally:
+            process.kill()
+
+
+# -- what is fetched
+
+
+def publish(folder: Path, store: Path, size: int) -> str:
+    """A repository of shards that together have ``size`` bytes; its commit."""
+    folder.mkdir()
+    data = size // SHARDS
+    index = {}
+    for number in range(1, SHARDS + 1):
+        name = f"model-{number:05}-of-{SHARDS:05}.safetensors"
+        tensor = {"dtype": "U8", "shape": [data], "data_offsets": [0, data]}
+        header = json.dumps({f"layer.{number}": tensor}).encode()
+        with (folder / name).open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            for done in range(0, data, 1 << 20):
+                file.write(os.urandom(min(1 << 20, data - done)))
+        index[f"layer.{number}"] = name
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "config.json").write_text("{}\n")
+    commit = hubstore.publish(store, REPO, "main", folder)
+    shutil.rmtree(folder)
+    return commit
+
+
+class Contender:
+    """A command that fetches the repository into a folder, and what feeds it."""
+
+    def __init__(self, name: str, make: Callable[[Path], tuple[Sequence[object], str]]) -> None:
+        self.name = name
+        self.make = make
+        self.seconds: list[float] = []
+
+    def start(self, target: Path) -> subprocess.Popen[str]:
+        """Begin to fetch."""
+        argv, given = self.make(target)
+        process = subprocess.Popen(
+            [str(part) for part in argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={
+                **os.environ,
+                "HF_HOME": str(target.with_name("home")),
+                "HF_HUB_DISABLE_XET": "1",
+                "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+                "HF_HUB_DISABLE_TELEMETRY": "1",
+            },
+        )
+        assert process.stdin
+        process.stdin.write(given)
+        process.stdin.close()
+        return process
+
+    def run(self, target: Path) -> float:
+        """Fetch; seconds."""
+        began = time.perf_counter()
+        process = self.start(target)
+        assert process.stdout
+        with process.stdout:
+            said = process.stdout.read()
+        if process.wait():
+            raise SystemExit(f"{self.name}: {said}")
+        return time.perf_counter() - began
+
+
+def contenders(hub: str, commit: str, names: Sequence[str]) -> list[Contender]:
+    """All that are compared."""
+
+    def job(target: Path) -> str:
+        params = {"repo_id": REPO, "revision": commit, "endpoint": hub, "headroom": 0}
+        dest = target / "models" / "roost-lab--bench" / commit
+        return json.dumps({"ANSIBLE_MODULE_ARGS": {**params, "dest": str(dest)}})
+
+    def hf(target: Path) -> tuple[Sequence[object], str]:
+        command = [BIN / "hf", "download", REPO, "--revision", commit, "--local-dir", target]
+        return ["env", f"HF_ENDPOINT={hub}", *command], ""
+
+    def hashed(target: Path) -> tuple[Sequence[object], str]:
+        argv, _ = hf(target)
+        return ["sh", "-c", f'"$@" && sha256sum {target}/*.safetensors', "sh", *argv], ""
+
+    def curl(target: Path) -> tuple[Sequence[object], str]:
+        urls = [f"{hub}/{REPO}/resolve/{commit}/{name}" for name in names]
+        parts = [part for url in urls for part in ("-O", url)]
+        options = ["-sS", "-L", "--fail", "--create-dirs", "--output-dir", target]
+        return ["curl", *options, "--parallel", "--parallel-max", "4", *parts], ""
+
+    return [
+        Contender("hf_snapshot", lambda target: ([sys.executable, MODULE], job(target))),
+        Contender(
+            "hf_snapshot, no hashes",
+            lambda target: ([sys.executable, "-c", UNVERIFIED], job(target)),
+        ),
+        Contender("hf download", hf),
+        Contender("hf download, sha256sum", hashed),
+        Contender("curl, 4 at a time", curl),
+    ]
+
+
+# -- measuring
+
+
+def emptied(target: Path) -> Path:
+    """A folder with nothing in it, and nothing beside it."""
+    shutil.rmtree(target.parent, ignore_errors=True)
+    target.mkdir(parents=True)
+    return target
+
+
+def on_disk(target: Path) -> int:
+    """Bytes of weights, whole or not."""
+    total = 0
+    for path in target.rglob("*"):
+        if path.suffix in {".safetensors", ".incomplete"}:
+            try:
+                total += path.stat().st_size
+            except FileNotFoundError:
+                continue  # renamed meanwhile
+    return total
+
+
+def killed_at_half(one: Contender, target: Path, size: int, storage: str) -> tuple[int, int]:
+    """Kill at half, run again: bytes that were there, and bytes that the second run fetched."""
+    emptied(target)
+    process = one.start(target)
+    while on_disk(target) < size // 2:
+        if process.poll() is not None:
+            raise SystemExit(f"{one.name} was done before it could be killed: give more bytes")
+    process.kill()
+    process.wait()
+    if process.stdout:
+        process.stdout.close()
+    there = on_disk(target)
+    before = int(httpx2.get(f"{storage}/sent").text)
+    one.run(target)
+    return there, int(httpx2.get(f"{storage}/sent").text) - before
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Columns that line up, in Markdown."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in rows
+    ]
+    return "\n".join([lines[0], "|" + "|".join("-" * (w + 2) for w in widths) + "|", *lines[1:]])
+
+
+def measure(folder: Path, target: Path, size: int, repeats: int) -> None:
+    """Everything, printed."""
+    store = folder / "store"
+    commit = publish(folder / "source", store, size)
+    repo = hubstore.repository(store, REPO)
+    found = repo and hubstore.revision(repo, commit)
+    assert found
+    weights = sum(file.size for name, file in found.files.items() if name.endswith(".safetensors"))
+    with serving(store) as (hub, storage):
+        compared = contenders(hub, commit, list(found.files))
+        for one in compared:
+            one.run(emptied(target))  # reads everything into the page cache
+        for _ in range(repeats):
+            for one in compared:
+                one.seconds.append(one.run(emptied(target)))
+        middle = {one.name: statistics.median(one.seconds) for one in compared}
+        theirs = middle["hf download"]
+        print(f"{weights:,} bytes in {SHARDS} shards, {repeats} rounds, target {target.parent}\n")
+        rows = [("", "median s", "range s", "MB/s", "time against hf download")]
+        rows += [
+            (
+                one.name,
+                f"{middle[one.name]:.2f}",
+                f"{min(one.seconds):.2f}-{max(one.seconds):.2f}",
+                f"{weights / middle[one.name] / 1e6:.0f}",
+                f"{middle[one.name] / theirs:.2f}",
+            )
+            for one in compared
+        ]
+        print(table(rows))
+        cost = middle["hf_snapshot"] / middle["hf_snapshot, no hashes"] - 1
+        print(f"\nverification: {cost:+.0%} of the time without it\n")
+        rows = [
+            ("killed at half", "there, bytes", "fetched after", "fetched again", "of the whole")
+        ]
+        for one in (compared[0], compared[2]):
+            there, after = killed_at_half(one, target, weights, storage)
+            again = after - (weights - there)
+            rows.append(
+                (one.name, f"{there:,}", f"{after:,}", f"{again:,}", f"{again / weights:.1%}")
+            )
+        print(table(rows))
+
+
+def main() -> None:
+    """Parse, measure, clean up."""
+    parser = argparse.ArgumentParser(description="Measure how weights are fetched, on loopback.")
+    parser.add_argument("--bytes", type=int, default=2 << 30, help="of weights (2 GiB)")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--target",
+        type=Path,
+        default=Path("/dev/shm"),  # noqa: S108  # the point is that it is memory
+        help="where to fetch to; the default leaves the disk out of it",
+    )
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(chosen.serve)
+        return
+    with (
+        tempfile.TemporaryDirectory(prefix="roost-bench-") as folder,
+        tempfile.TemporaryDirectory(prefix="roost-bench-", dir=chosen.target) as target,
+    ):
+        measure(Path(folder), Path(target, "run", "files"), chosen.bytes, chosen.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Weights of a gated repository on a real host: the token opens it, and is seen nowhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from starlette.types import Receive, Scope, Send
+from tests.playbooks.playbook import ROOT, deploy, inventory
+from tests.unit import faulty
+from tests.unit.faulty import Faulty
+from tests.unit.servers import serving
+
+from roost.lab.build import Artefacts
+from roost.lab.fixtures import SharedLab
+from roost.lab.hosts import Host
+from roost.lab.hubserver import application
+
+pytestmark = pytest.mark.lab
+
+TOKEN = "t0ken-of-tests"
+MODELS = "/var/lib/roost/gated"
+
+
+class Gated(Faulty):
+    """A hub that gives nothing without the token."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = dict(scope.get("headers", ())).get(b"authorization", b"").decode()
+        if scope["type"] == "http" and given != f"Bearer {TOKEN}":
+            await faulty.refuse(401, "GatedRepo")(self.app, scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def prune(where: Path, *options: str) -> str:
+    """The playbook that removes weights; what it said."""
+    done = subprocess.run(
+        ["ansible-playbook", "playbooks/prune.yml", "-i", where, *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def there(host: Host) -> set[str]:
+    """Revisions and partial downloads on a host."""
+    return set(host.exec(["sh", "-c", f"cd {MODELS} && ls -d */* */.[0-9a-f]*"]).stdout.split())
+
+
+def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> None:
+    host = lab.host()
+    hub = Gated(application(artefacts.hub_store))
+    with serving(hub, address=str(lab.lab.spec.gateway.ip)) as endpoint:
+        common = {
+            "roost_recipe": "smollm2-135m",
+            "roost_lock_file": str(lab.lab.lock_file),
+            "roost_hub_endpoint": endpoint,
+            "roost_model_dir": MODELS,
+        }
+        play = deploy(
+            inventory(tmp_path / "closed", lab.lab, [host], **common), "--tags", "model_store"
+        )
+        refusal = play.refusal(host)
+        assert "gated: saw" in refusal
+        assert "set roost_hub_token" in refusal
+
+        opened = inventory(tmp_path / "open", lab.lab, [host], **common, roost_hub_token=TOKEN)
+        # Everything that shows of processes on the host, all the while.
+        host.exec(
+            ["sh", "-c", "rm -f /run/seen /run/stop; nohup sh -c 'while [ ! -e /run/stop ]; do "
+             "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ; done >/run/seen 2>/dev/null' "
+             ">/dev/null 2>&1 &"]
+        )  # fmt: skip
+        play = deploy(opened, "-vvv", "--diff", "--tags", "model_store")
+        host.exec(["touch", "/run/stop"])
+    assert play.code == 0, play.output
+    fetched = there(host)
+    assert len(fetched) == 2
+    assert TOKEN not in play.output
+    assert host.exec(["grep", "-aqF", "hf_snapshot", "/run/seen"]).returncode == 0
+    searched = f"grep -rlF {TOKEN} /run/seen /var/lib/roost /var/log /root/.ansible /etc || true"
+    assert host.exec(["sh", "-c", searched]).stdout == ""
+
+    # An old revision goes only by the verb for it, and not while a release names it.
+    released, old = "1" * 40, "2" * 40
+    record = json.dumps({"weights": [{"revision": released}]})
+    host.exec(
+        ["sh", "-c", f"mkdir -p /var/lib/roost/releases/x && echo '{record}' >"
+         f"/var/lib/roost/releases/x/deployment.json; cd {MODELS} && mkdir -p "
+         f"org--a/{released} org--a/{old} org--b/.{old}.partial && touch org--a/{old}/config.json"]
+    )  # fmt: skip
+    extra = {f"org--a/{released}", f"org--a/{old}", f"org--b/.{old}.partial"}
+    assert "config.json" in prune(opened, "--check", "--diff")
+    assert there(host) == fetched | extra
+    prune(opened)
+    assert there(host) == fetched | {f"org--a/{released}"}
