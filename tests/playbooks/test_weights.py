@@ -83,7 +83,9 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
     fetched = there(host)
     assert len(fetched) == 2
     assert TOKEN not in play.output
-    assert host.exec(["grep", "-aqF", "hf_snapshot", "/run/seen"]).returncode == 0
+    assert (
+        host.exec(["grep", "-aqF", "/var/lib/roost/venv/bin/python", "/run/seen"]).returncode == 0
+    )
     searched = f"grep -rlF {TOKEN} /run/seen /var/lib/roost /var/log /root/.ansible /etc || true"
     assert host.exec(["sh", "-c", searched]).stdout == ""
 

@@ -209,7 +209,7 @@ BREAKS = [
 @pytest.mark.parametrize("behaviour", [behaviour for behaviour, _ in BREAKS])
 def test_a_transfer_that_breaks_goes_on_where_it_was(site: Site, behaviour: Behaviour) -> None:
     site.hub.order(FIRST, behaviour, times=1)
-    assert site.ensure(stall_timeout=1)["bytes"] < site.bytes + SIZE // 4
+    assert site.ensure(stall_timeout=2)["bytes"] < site.bytes + SIZE // 4
     assert site.is_whole()
     assert [one.range for one in site.hub.of(FIRST)] == [None, site.hub.of(FIRST)[1].range]
     assert site.hub.of(FIRST)[1].range is not None
@@ -220,7 +220,7 @@ def test_what_arrived_before_giving_up_is_kept(
     site: Site, behaviour: Behaviour, reason: str
 ) -> None:
     site.hub.order(FIRST, behaviour)
-    failure = site.failure(stall_timeout=1, retries=0)
+    failure = site.failure(stall_timeout=1 if reason == "stalled" else 5, retries=0)
     assert (failure.reason, failure.outage) == (reason, True)
     assert "What arrived is kept" in str(failure)
     kept = (site.parts / FIRST).stat().st_size
@@ -237,13 +237,16 @@ def test_a_transfer_that_gets_on_is_not_given_up(site: Site) -> None:
 
 
 def test_a_transfer_that_always_begins_anew_is_given_up(site: Site) -> None:
+    # Now further, now less far: none of it is further than it had been.
+    places = [HALF, HALF // 2] * 6
+
     async def whole_and_cut(app: Any, scope: Any, receive: Any, send: Any) -> None:
         headers = [pair for pair in scope["headers"] if pair[0] != b"range"]
-        await faulty.cut(HALF)(app, {**scope, "headers": headers}, receive, send)
+        await faulty.cut(places.pop(0))(app, {**scope, "headers": headers}, receive, send)
 
     site.hub.order(FIRST, whole_and_cut)
     assert site.failure().reason == "truncated"
-    assert len(site.hub.of(FIRST)) <= 4
+    assert len(site.hub.of(FIRST)) == 3
 
 
 def test_a_server_that_ignores_ranges_sends_the_file_anew(site: Site) -> None:
