@@ -1,4 +1,4 @@
-"""Weights of a gated repository on a real host: the token opens it, and is seen nowhere."""
+"""Gated weights and private registries on a real host: secrets open them, and are seen nowhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
-from tests.playbooks.playbook import ROOT, deploy, inventory
+from tests.playbooks.playbook import ROOT, Play, deploy, inventory
 from tests.unit import faulty
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
@@ -21,6 +21,7 @@ from roost.lab.hubserver import application
 pytestmark = pytest.mark.lab
 
 TOKEN = "t0ken-of-tests"
+PASSWORD = "p4ssword-of-tests"
 MODELS = "/var/lib/roost/gated"
 
 
@@ -102,3 +103,31 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
     assert there(host) == fetched | extra
     prune(opened)
     assert there(host) == fetched | {f"org--a/{released}"}
+
+
+def test_accounts_at_registries(lab: SharedLab, tmp_path: Path) -> None:
+    host, registry = lab.host(), f"{lab.lab.spec.gateway.ip}:5000"
+
+    def logged_in(name: str, at: str) -> Play:
+        login = {"registry": at, "username": "me", "password": PASSWORD}
+        where = inventory(
+            tmp_path / name,
+            lab.lab,
+            [host],
+            roost_recipe="smollm2-135m",
+            roost_lock_file=str(lab.lab.lock_file),
+            roost_registry_logins=[login],
+        )
+        play = deploy(where, "-vvv", "--diff", "--tags", "container_host")
+        assert PASSWORD not in play.output
+        return play
+
+    play = logged_in("right", registry)
+    assert play.code == 0, play.output
+    accounts = "/root/.docker/config.json"
+    assert host.exec(["stat", "-c", "%a %U", accounts]).stdout.split() == ["600", "root"]
+    assert registry in host.exec(["cat", accounts]).stdout
+    assert logged_in("again", registry).changed == {host.name: 0}
+    refusal = logged_in("wrong", "127.0.0.1:9").refusal(host)
+    assert "127.0.0.1:9" in refusal
+    assert "Check roost_registry_logins" in refusal

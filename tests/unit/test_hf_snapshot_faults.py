@@ -305,11 +305,14 @@ def test_something_else_in_place_of_weights(site: Site, body: bytes, message: st
     comes_again(site)
 
 
-def test_one_failure_ends_the_other_transfers_and_keeps_what_they_brought(site: Site) -> None:
-    site.hub.order(SECOND, faulty.stall(HALF, seconds=2))
-    site.hub.order(FIRST, faulty.refuse(404, "EntryNotFound"))
-    failure = site.failure(stall_timeout=1)
-    assert failure.reason == "incomplete"
+@pytest.mark.parametrize(("gone", "slow"), [(FIRST, SECOND), (SECOND, FIRST)])
+def test_a_final_failure_ends_the_other_transfers_and_is_what_is_told(
+    site: Site, gone: str, slow: str
+) -> None:
+    site.hub.order(slow, faulty.stall(HALF))
+    site.hub.order(gone, faulty.refuse(404, "EntryNotFound"))
+    assert site.failure(stall_timeout=1).reason == "incomplete"
+    assert len(site.hub.of(slow)) == 1
 
 
 # -- tokens

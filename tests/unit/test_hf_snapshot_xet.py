@@ -132,8 +132,13 @@ def test_without_the_client_everything_comes_by_http(
 
 
 def test_the_client_ends_with_its_parent(site: Site, tmp_path: Path) -> None:
-    snapshot = hf_snapshot.Snapshot(site.params())
-    with hf_snapshot.XetClient(snapshot, tmp_path, []) as working:
-        working.process.stdin.close()
-        assert working.process.wait(timeout=10) is not None
-        assert TOKEN not in " ".join(map(str, working.process.args))
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        snapshot = hf_snapshot.Snapshot(site.params(endpoint=url, token=TOKEN))
+        with hf_snapshot.XetClient(snapshot, tmp_path, [FIRST]) as working:
+            silent.settimeout(20)
+            with silent.accept()[0]:  # it is at work
+                assert working.process.poll() is None
+                working.process.stdin.close()
+                assert working.process.wait(timeout=5) == 1
+    assert TOKEN not in " ".join(map(str, working.process.args))
