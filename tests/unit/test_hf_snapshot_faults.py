@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -309,8 +310,14 @@ def test_something_else_in_place_of_weights(site: Site, body: bytes, message: st
 def test_a_final_failure_ends_the_other_transfers_and_is_what_is_told(
     site: Site, gone: str, slow: str
 ) -> None:
+    async def while_the_other_waits(*call: Any) -> None:
+        while not any(one.sent for one in site.hub.of(slow)):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        await faulty.refuse(404, "EntryNotFound")(*call)
+
     site.hub.order(slow, faulty.stall(HALF))
-    site.hub.order(gone, faulty.refuse(404, "EntryNotFound"))
+    site.hub.order(gone, while_the_other_waits)
     assert site.failure(stall_timeout=1).reason == "incomplete"
     assert len(site.hub.of(slow)) == 1
 
