@@ -277,3 +277,15 @@ def test_the_plan_reads_gated_configs_with_the_sites_token(
         given(tmp_path), probe_output(), [PRESENT, PRESENT], IMAGE_HERE, NOT_ASKED, False, "hf_mine"
     )
     assert tokens == ["hf_mine", "hf_mine"]
+
+
+@pytest.mark.parametrize(("check_mode", "where"), [(True, "remarks"), (False, "errors")])
+def test_an_outage_of_the_hub_is_a_warning_where_nothing_is_fetched(
+    tmp_path: Path, check_mode: bool, where: str
+) -> None:
+    down = {"reason": "dns", "outage": True, "msg": "x: the name cannot be resolved. Check it."}
+    gone = {"reason": "revision", "outage": False, "msg": "x: not this revision. Look."}
+    found = findings(given(tmp_path), snapshots=[PRESENT, down], check_mode=check_mode)
+    assert "dns: saw x: the name cannot be resolved" in found[where]
+    found = findings(given(tmp_path), snapshots=[PRESENT, gone], check_mode=check_mode)
+    assert "revision: saw x: not this revision" in found["errors"]
