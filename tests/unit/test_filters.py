@@ -13,6 +13,8 @@ from tests.unit.deployments import DRAFTER, ORNITH, WEIGHTS, deployment, write_l
 from tests.unit.plugins import load
 from tests.unit.probes import probe_output
 
+from roost.plan.reading import NotReadError
+
 filters = load("filter", "roost")
 
 PRESENT: dict[str, Any] = {"changed": False, "present": True, "bytes": 0}
@@ -271,6 +273,7 @@ def test_the_plan_reads_gated_configs_with_the_sites_token(
 
     def read(_: object, __: object, token: str | None = None) -> None:
         tokens.append(token)
+        raise NotReadError("nothing is read here")
 
     monkeypatch.setattr("roost.plan.reading.from_hub", read)
     filters.roost_preflight(
