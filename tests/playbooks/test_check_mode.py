@@ -77,7 +77,11 @@ def test_a_clean_host_is_shown_everything_and_left_alone(
     assert "would install: docker.io, python3-requests" in play.output
     assert f"would pull {lab.lab.site.registry}/vllm/vllm-openai@{DIGEST}" in play.output
     for repo, commit in standins.items():
-        assert f"after: {repo}@{commit[:12]} from {lab.lab.site.hub_url}" in play.output
+        assert re.search(
+            rf"after: {re.escape(repo)}@{commit[:12]}\S* on "
+            rf"{re.escape(lab.lab.site.hub_url)}, [\d,]+ bytes to fetch",
+            play.output,
+        )
     assert re.search(r"^\+ +\d+ model-00001-of-00001\.safetensors$", play.output, re.MULTILINE)
     assert launch(play)[:3] == ["docker", "run", "-d"]
 

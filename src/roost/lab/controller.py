@@ -33,6 +33,9 @@ _TOOLS = {
 _POLICY = Path("/usr/sbin/policy-rc.d")
 _POLICY_TEXT = "#!/bin/sh\n# roost lab: while its tools are installed\nexit 101\n"
 
+_INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
+_INSTANCES = 1024
+
 # One lock for all labs of a machine: names of interfaces and the cache are shared by all.
 _LOCK = Path("/run/lock/roost-lab.lock")
 
@@ -47,6 +50,18 @@ def check_machine() -> None:
         raise RoostError(f"the lab needs Linux (network namespaces, overlays), not {sys.platform}")
     if os.geteuid() != 0:
         raise RoostError("the lab needs root (namespaces, mounts); run it with sudo")
+
+
+def make_room(say: Say) -> None:
+    """Give the machine inotify instances for a fleet.
+
+    Every host is a systemd of its own and takes about ten of them, all in root's name. Debian
+    allows root 128, and beyond a dozen hosts a service here and there would no longer start.
+    """
+    allowed = int(_INOTIFY.read_text(encoding="ascii"))
+    if allowed < _INSTANCES:
+        say(f"raising fs.inotify.max_user_instances from {allowed} to {_INSTANCES}")
+        _INOTIFY.write_text(str(_INSTANCES), encoding="ascii")
 
 
 def missing_packages() -> list[str]:

@@ -249,6 +249,7 @@ class Lab:
         for spec in self._wanted.hosts:
             profiles.load(spec.profile)
         with controller.turn(say):
+            controller.make_room(say)
             before = self._saved()
             self.spec = before.joined_by(self._wanted.hosts) if before else self._wanted.addressed()
             self._check_place(before)
