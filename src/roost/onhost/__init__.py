@@ -1,0 +1,9 @@
+"""What runs on the host itself, carried there by Ansible as module_utils.
+
+Standard library only, and Python 3.8 or newer: a host needs nothing of roost. Modules import these
+as ``ansible.module_utils.roost.onhost.…`` (``module_utils`` in ansible.cfg), the package and its
+tests as ``roost.onhost.…``; so what both need has one home.
+"""
+
+#: Docker's name of the container that serves, and systemd's of the unit that keeps it running.
+NAME = "roost-llm"

@@ -1,0 +1,54 @@
+"""Judging answers, with the same eyes on the host and on the controller."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Mapping
+
+_THINKING = re.compile(r"</?think(ing)?>|<\|channel\|>analysis", re.IGNORECASE)
+
+
+def judge(question: Mapping[str, str], response: Any) -> dict[str, Any]:
+    """Judge one chat completion.
+
+    Args:
+        question: ``{id, prompt, pattern, expected}``.
+        response: The decoded JSON body, or whatever came instead of one.
+
+    Returns:
+        A check: ``{id, ok, expected, observed, why}``.
+    """
+    text = answer_text(response)
+    if text is None:
+        shown = str(response)[:300]
+        return _answer(question, False, shown, "the reply is not a chat completion")
+    thinking = leaked_thinking(text)
+    if thinking:
+        return _answer(question, False, text, f"the answer contains thinking text ({thinking})")
+    if not re.search(question["pattern"], text, re.IGNORECASE):
+        return _answer(question, False, text, f"{question['prompt']!r} was answered wrongly")
+    return _answer(question, True, text, "")
+
+
+def answer_text(response: Any) -> str | None:
+    """The text of the first choice, or ``None`` where the body has no such thing."""
+    try:
+        content = response["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    return content if isinstance(content, str) else None
+
+
+def leaked_thinking(text: str) -> str | None:
+    """The first marker of thinking in an answer that should have none."""
+    match = _THINKING.search(text)
+    return match.group(0) if match else None
+
+
+def check(id_: str, ok: bool, expected: str, observed: str, why: str = "") -> dict[str, Any]:
+    """One thing looked at, in the form that a verification's checks have too."""
+    return {"id": id_, "ok": ok, "expected": expected, "observed": observed, "why": why}
+
+
+def _answer(question: Mapping[str, str], ok: bool, observed: str, why: str) -> dict[str, Any]:
+    return check(f"answer_{question['id']}", ok, question["expected"], observed.strip(), why)

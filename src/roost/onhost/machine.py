@@ -1,0 +1,180 @@
+"""The host's Docker and systemd, in the few words that a transaction needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any, Sequence
+
+#: Seconds for one command; the longest is a stop, in which Docker waits ten before it kills.
+_COMMAND = 120.0
+
+
+class MachineError(Exception):
+    """Docker or systemd did not do what was asked; the message is theirs."""
+
+
+class Machine:
+    """This host."""
+
+    def inspect(self, container: str) -> dict[str, Any] | None:
+        """All that Docker knows of a container; none if there is no such container."""
+        try:
+            found = self._run("docker", "inspect", "--type=container", container)
+        except MachineError as error:
+            if "no such container" in str(error).lower():
+                return None
+            raise
+        everything: dict[str, Any] = json.loads(found)[0]
+        return everything
+
+    def containers(self, prefix: str) -> dict[str, dict[str, Any]]:
+        """Containers whose name begins so, running or not, by name."""
+        listed = self._run(
+            "docker", "ps", "--all", f"--filter=name=^/?{prefix}", "--format={{.Names}}"
+        )
+        found = {name: self.inspect(name) for name in listed.split()}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def has_image(self, reference: str) -> bool:
+        """Whether an image is on this host."""
+        try:
+            self._run("docker", "image", "inspect", "--format={{.Id}}", reference)
+        except MachineError as error:
+            if "no such image" in str(error).lower():
+                return False
+            raise
+        return True
+
+    def start(self, container: str) -> None:
+        """Start it; does nothing if it runs."""
+        self._run("docker", "start", container)
+
+    def stop(self, container: str) -> None:
+        """Stop it; does nothing if it does not run."""
+        self._run("docker", "stop", container)
+
+    def remove(self, container: str) -> None:
+        """Remove it, running or not; does nothing if it is not there."""
+        if self.inspect(container) is not None:
+            self._run("docker", "rm", "--force", container)
+
+    def rename(self, container: str, name: str) -> None:
+        """Give a container another name, without touching what runs in it."""
+        self._run("docker", "rename", container, name)
+
+    def log(self, container: str, lines: int) -> list[str]:
+        """The end of its log, both streams in order."""
+        done = subprocess.run(
+            ["docker", "logs", f"--tail={lines}", container],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_COMMAND,
+            check=False,
+        )
+        return done.stdout.decode(errors="replace").splitlines()
+
+    def follow(self, container: str, *, whole: bool) -> Follower:
+        """Its log as it grows, of this start or only from now on; use it in a ``with``."""
+        return Follower(container, whole=whole)
+
+    def age(self, inspected: dict[str, Any]) -> float:
+        """Seconds since a running container was started, whatever was done to the clock since."""
+        fields = Path("/proc", str(inspected["State"]["Pid"]), "stat").read_text().rsplit(")", 1)
+        started = int(fields[1].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return float(Path("/proc/uptime").read_text().split()[0]) - started
+
+    def start_docker(self) -> None:
+        """Start Docker, if systemd can."""
+        self._run("systemctl", "start", "docker", check=False)
+
+    def unit(self, name: str) -> dict[str, str]:
+        """State of a unit: ActiveState, UnitFileState, Result, NRestarts and the like."""
+        wanted = "ActiveState,SubState,UnitFileState,Result,NRestarts,ExecMainStatus"
+        shown = self._run("systemctl", "show", f"--property={wanted}", name)
+        return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
+
+    def unit_start(self, name: str) -> None:
+        """Start it now and at every boot, with all its attempts before it."""
+        if self.unit(name)["ActiveState"] == "activating":
+            # It pauses before a further attempt.
+            self._run("systemctl", "stop", name)
+        self._run("systemctl", "reset-failed", name, check=False)
+        self._run("systemctl", "enable", "--quiet", name)
+        self._run("systemctl", "start", name)
+
+    def unit_stop(self, name: str) -> None:
+        """Stop it now; it stays enabled, so that a reboot brings back what it runs."""
+        self._run("systemctl", "stop", name, check=False)
+        self._run("systemctl", "reset-failed", name, check=False)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    def _run(self, *argv: str, check: bool = True) -> str:
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=_COMMAND, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MachineError(f"{' '.join(argv)}: {error}") from None
+        if check and done.returncode != 0:
+            said = done.stderr.decode(errors="replace").strip()
+            raise MachineError(f"{' '.join(argv)}: {said or f'exit code {done.returncode}'}")
+        return done.stdout.decode(errors="replace")
+
+
+class Follower:
+    """A container's log, read while it is written.
+
+    Args:
+        container: Its name.
+        whole: All since its last start, else the last hundred lines to begin with.
+
+    Attributes:
+        lines: What was read so far, the newest last.
+    """
+
+    def __init__(self, container: str, *, whole: bool) -> None:
+        self._container = container
+        self._whole = whole
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Follower:
+        begin = "--tail=100"
+        if self._whole:
+            shown = subprocess.run(
+                ["docker", "inspect", "--format={{.State.StartedAt}}", self._container],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            # A container that is started again keeps its older log.
+            begin = f"--since={shown.stdout.strip()}"
+        self._child = subprocess.Popen(
+            ["docker", "logs", "--follow", begin, self._container],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        return self
+
+    def settle(self, seconds: float) -> None:
+        """Wait until the log has ended, as that of an ended container does."""
+        self._reader.join(seconds)
+
+    def __exit__(self, *_: Sequence[Any]) -> None:
+        self._child.kill()
+        self._child.wait()
+        self._reader.join()
+        assert self._child.stdout is not None  # noqa: S101  # it was asked for
+        self._child.stdout.close()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None  # noqa: S101  # it was asked for
+        for line in self._child.stdout:
+            self.lines.append(line.decode(errors="replace").rstrip("\r\n"))

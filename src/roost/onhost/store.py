@@ -1,0 +1,213 @@
+"""Releases on the host's disk: what was deployed, what it proved, and what is being done now.
+
+::
+
+    /var/lib/roost/releases/
+      <id>/release.json      what runs: hashed, and the hash is in the id
+           deployment.json   all that is needed to serve it again
+           plan.json         verdict and findings it was deployed with, where there was a plan
+           gate.json         what it proved when it was last put in place
+           baseline.json     its answers and figures when it first passed; later ones are compared
+           times.json        when it served first and last
+      current, previous      links to two of them
+      transaction.json       a swap that has begun and not ended
+      last-failed/           why the last one that was not kept was not, and its log
+    /run/roost/
+      lock                   held by whoever changes any of this
+      outcome.json           what the last piece of work came to
+
+A file is written beside its place and renamed into it, so that what can be read is whole.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Mapping
+
+#: Releases that stay on the host, besides the current and the previous one.
+KEPT = 5
+
+
+class BusyError(Exception):
+    """Somebody else is changing this host; the message says who and since when."""
+
+
+class Store:
+    """The releases below one directory.
+
+    Args:
+        root: The directory.
+        runtime: Of what does not outlive a reboot.
+    """
+
+    def __init__(self, root: str, runtime: str = "/run/roost") -> None:
+        self.root = Path(root)
+        self.runtime = Path(runtime)
+        self._lock: int | None = None
+
+    # -- turns
+
+    def take_turn(self, who: str, patience: float) -> str:
+        """Wait until nobody else changes this host, and keep it so while this process lives.
+
+        A process that is forked off keeps the turn too; the kernel ends it with the last of them.
+
+        Args:
+            who: For those who wait meanwhile.
+            patience: Seconds to wait.
+
+        Returns:
+            Who was waited for; empty if nobody.
+
+        Raises:
+            BusyError: It took longer.
+        """
+        self.runtime.mkdir(mode=0o755, exist_ok=True)
+        descriptor = os.open(self.runtime / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        waited_for = ""
+        deadline = time.monotonic() + patience
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited_for = self.holder() or "somebody"
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise BusyError(waited_for)
+            time.sleep(0.5)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{who}, since {now()}".encode(), 0)
+        self._lock = descriptor
+        return waited_for
+
+    def holder(self) -> str | None:
+        """Who changes this host at the moment; none if nobody does."""
+        try:
+            descriptor = os.open(self.runtime / "lock", os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(descriptor, 1000, 0).decode(errors="replace")
+        finally:
+            os.close(descriptor)
+        return None
+
+    # -- files
+
+    def read(self, *path: str) -> dict[str, Any] | None:
+        """A file's content; none if it is not there (or was cut off by a full disk)."""
+        try:
+            content: dict[str, Any] = json.loads(self.root.joinpath(*path).read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return content
+
+    def write(self, content: Mapping[str, Any], *path: str) -> None:
+        """Write a file so that it is there whole or not at all, power cuts included."""
+        target = self.root.joinpath(*path)
+        target.parent.mkdir(mode=0o755, exist_ok=True)
+        draft = target.with_name(f".{target.name}.new")
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+        # The rename itself must outlive a power cut too.
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    # -- releases
+
+    def pointed(self, name: str) -> str | None:
+        """The release that ``current`` or ``previous`` is; none if it is not kept."""
+        try:
+            release = os.readlink(self.root / name)  # Path.readlink is Python 3.9
+        except OSError:
+            return None
+        return release if (self.root / release).is_dir() else None
+
+    def point(self, name: str, release: str) -> None:
+        """Make ``current`` or ``previous`` a release, from one moment to the next."""
+        draft = self.root / f".{name}.new"
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(release)
+        draft.replace(self.root / name)
+
+    def ids(self) -> list[str]:
+        """Releases that have served, the one that did so last first."""
+        times = {folder.name: self.read(folder.name, "times.json") for folder in self._folders()}
+        serials = {release: found["serial"] for release, found in times.items() if found}
+        return sorted(serials, key=lambda release: -serials[release])
+
+    def served(self, release: str) -> None:
+        """Note that a release serves from now on.
+
+        The order is kept as a number of its own: a clock may be wrong, or be set back.
+        """
+        latest = (self.read(self.ids()[0], "times.json") if self.ids() else None) or {"serial": 0}
+        times = self.read(release, "times.json") or {"first_served": now()}
+        again = {"last_served": now(), "serial": latest["serial"] + 1}
+        self.write({**times, **again}, release, "times.json")
+
+    def prune(self) -> None:
+        """Forget all but the last releases, and those that never served."""
+        keep = {self.pointed("current"), self.pointed("previous"), *self.ids()[:KEPT]}
+        for folder in self._folders():
+            if folder.name not in keep:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _folders(self) -> list[Path]:
+        found = [path.parent for path in self.root.glob("*/release.json")]
+        return [folder for folder in found if not folder.is_symlink()]
+
+    def keep_failure(self, why: Mapping[str, Any], log: list[str]) -> None:
+        """Keep why a release was not kept, and its log, in place of the last such."""
+        folder = self.root / "last-failed"
+        shutil.rmtree(folder, ignore_errors=True)
+        self.write({**why, "at": now()}, folder.name, "why.json")
+        (folder / "engine.log").write_text("\n".join(log) + "\n", encoding="utf-8")
+
+    # -- what is being done
+
+    def outcome(self) -> dict[str, Any] | None:
+        """What the last piece of work came to, for those who lost the connection meanwhile."""
+        try:
+            found: dict[str, Any] = json.loads((self.runtime / "outcome.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found
+
+    def keep_outcome(self, outcome: Mapping[str, Any] | None) -> None:
+        """Keep it until the next one; none: there is none yet."""
+        (self.runtime / "outcome.json").unlink(missing_ok=True)
+        if outcome is not None:
+            (self.runtime / "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+
+    def begun(self) -> dict[str, Any] | None:
+        """The swap that has begun and not ended."""
+        return self.read("transaction.json")
+
+    def begin(self, swap: Mapping[str, Any]) -> None:
+        """Note a swap before anything of it is done, or that it has come further."""
+        self.write(swap, "transaction.json")
+
+    def end(self) -> None:
+        """The swap is over, one way or the other."""
+        (self.root / "transaction.json").unlink(missing_ok=True)
+
+
+def now() -> str:
+    """This moment for people, UTC; nothing is decided by it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,402 @@
+"""Serving another release, or still the one before.
+
+The container of the new release is created beside the one that serves, under a name of its own.
+:func:`serve` then stops the old one, starts the new one on trial, and judges it. Only when it has
+proved itself do the names change; until then ``roost-llm`` is the old container, and whatever ends
+the trial (a failed gate, a crash, a reboot, a power cut) leaves it there to be started again. The
+systemd unit starts what is called ``roost-llm``, so a reboot alone brings the old release back.
+
+Nobody but the host takes part: it finishes what was begun though the controller be killed or the
+line cut. ``transaction.json`` says what has begun; :func:`recover` ends what a process that was
+killed has left.
+"""
+
+from __future__ import annotations
+
+import calendar
+import contextlib
+import time
+from typing import Any, Mapping
+
+from . import NAME
+from .gate import failed
+from .machine import Machine, MachineError
+from .store import Store, now
+from .trial import TrialError, Wanted, gate_of, healthy, prove
+
+#: What the container is called between the moment that another one takes its name and its removal.
+OLD = f"{NAME}-old"
+
+#: Seconds that an engine which has run for long may be unhealthy before it is started again.
+LATE_HEALTH = 30.0
+#: Seconds that a container which nobody started is left for the deploy that made it.
+FRESH = 3600.0
+#: Seconds that Docker may be away while a release is brought back.
+DOCKER_AWAY = 120.0
+
+
+def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
+    """Have the wanted release serve and prove itself, else what served before.
+
+    The caller has the host's turn.
+
+    Returns:
+        ``{outcome, changed, release, previous, failure, restored, checks, figures, recovered}``
+        with the outcome
+
+        - ``serves``: the wanted release serves and has proved itself.
+        - ``restored``: it did not; the release before serves again, and answers rightly.
+        - ``unproved``: neither proved itself; the release before was started again.
+        - ``nothing``: it did not, and nothing served before: nothing does now.
+        - ``fails``: the wanted release was serving already, and no longer proves itself.
+        - ``untouched``: the swap could not begin; what was is as it was.
+    """
+    recovered = None
+    try:
+        recovered = recover(machine, store, wanted.name)
+        mine = machine.inspect(wanted.container)
+        serving = machine.inspect(NAME)
+        if mine and serving and mine["Id"] != serving["Id"] and same(mine, serving):
+            # Only a stopped container is to be started.
+            machine.remove(wanted.name)
+            mine = serving
+    except (MachineError, OSError) as error:
+        result = _result("untouched", wanted, failure=TrialError("host", str(error)))
+    else:
+        if mine is None:
+            result = _vanished(machine, wanted, recovered)
+        elif serving and mine["Id"] == serving["Id"]:
+            result = _confirm(machine, store, wanted)
+        else:
+            result = _swap(machine, store, wanted, serving, recovered)
+    with contextlib.suppress(MachineError):
+        _sweep(machine)
+    return {**result, "recovered": recovered}
+
+
+def abandon(machine: Machine, store: Store, wanted: Wanted, what: str) -> dict[str, Any]:
+    """End what :func:`serve` has left when it was killed, or fell over a defect of its own.
+
+    Args:
+        machine: The host.
+        store: Its releases.
+        wanted: What :func:`serve` was called with.
+        what: What became of it.
+
+    Returns:
+        As :func:`serve` does.
+    """
+    swap = store.begun()
+    failure = TrialError("roost", what)
+    if swap is None:
+        result = _result("untouched", wanted, failure=failure)
+    elif swap["phase"] == "passed":
+        result = _in_place(machine, store, wanted, swap)
+    else:
+        result = _back(machine, store, wanted, swap, failure)
+    return {**result, "recovered": None}
+
+
+def recover(machine: Machine, store: Store, trial: str = "") -> dict[str, Any] | None:
+    """End a swap that a killed process has left.
+
+    Forwards if it had passed and the names were being changed, else back: as long as ``roost-llm``
+    is the old container, whoever compared it with what is wanted saw the old one.
+
+    Args:
+        machine: The host.
+        store: Its releases.
+        trial: Name of the container whose trial is about to begin; it is stopped, not removed.
+
+    Returns:
+        The swap that was ended, and its ``way``; none if there was none.
+    """
+    swap = store.begun()
+    if swap is None:
+        return None
+    on_trial = machine.inspect(swap["container"])
+    if swap["phase"] == "passed" and not (on_trial and machine.inspect(NAME)):
+        _finish(machine, store, swap)
+        return {**swap, "way": "forwards"}
+    if swap["container"] != trial:
+        machine.remove(swap["container"])
+    elif on_trial:
+        machine.stop(trial)
+    store.end()
+    return {**swap, "way": "back"}
+
+
+def same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two containers were created from the same."""
+
+    def made_of(container: Mapping[str, Any]) -> Any:
+        # The host name is the container's id unless it is set.
+        config = {key: value for key, value in container["Config"].items() if key != "Hostname"}
+        return config, container["HostConfig"], container["Image"]
+
+    return bool(made_of(one) == made_of(other))
+
+
+# -- another release
+
+
+def _swap(
+    machine: Machine,
+    store: Store,
+    wanted: Wanted,
+    serving: Mapping[str, Any] | None,
+    recovered: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    old = store.pointed("current") if serving else None
+    swap = {
+        "phase": "trial",
+        "new": wanted.id,
+        "container": wanted.name,
+        "old": old,
+        "served": bool(serving and serving["State"]["Running"])
+        or bool(recovered and recovered["served"]),
+        "who": wanted.who,
+    }
+    try:
+        _write_files(store, wanted)
+        store.begin(swap)
+    except OSError as error:
+        what = f"its record cannot be written: {error}"
+        with contextlib.suppress(MachineError):
+            machine.remove(wanted.name)
+        store.prune()
+        return _result("untouched", wanted, failure=TrialError("record", what))
+    try:
+        if serving:
+            _down(machine)
+        proof = _try(machine, store, wanted, old)
+        _record(store, wanted, proof)
+        store.begin({**swap, "phase": "passed"})
+    except TrialError as failure:
+        return _back(machine, store, wanted, swap, failure)
+    except (MachineError, OSError) as error:
+        return _back(machine, store, wanted, swap, TrialError("host", str(error)))
+    return {**_in_place(machine, store, wanted, swap), **proof}
+
+
+def _vanished(
+    machine: Machine, wanted: Wanted, recovered: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    what = "its container is gone: another deploy came in between; deploy again"
+    try:
+        if recovered and recovered["served"]:
+            _up(machine)
+    except MachineError as error:
+        what = f"{what}, and {error}"
+    return _result("untouched", wanted, failure=TrialError("start", what))
+
+
+def _try(machine: Machine, store: Store, wanted: Wanted, old: str | None) -> dict[str, Any]:
+    """Start the new release on trial and judge it."""
+    try:
+        machine.start(wanted.name)
+    except MachineError as error:
+        raise TrialError("start", f"its container does not start: {error}") from None
+    limit = wanted.deployment["ready_timeout"]
+    return prove(machine, store, wanted, wanted.name, limit, old, whole=True)
+
+
+def _in_place(
+    machine: Machine, store: Store, wanted: Wanted, swap: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put what has passed in place; the result."""
+    try:
+        _finish(machine, store, swap)
+        store.prune()
+    except (MachineError, OSError) as error:
+        what = f"it passed, but could not be put in place: {error}. The next deploy does so"
+        return _result("fails", wanted, changed=True, failure=TrialError("host", what))
+    return _result("serves", wanted, changed=True, previous=swap["old"])
+
+
+def _finish(machine: Machine, store: Store, swap: Mapping[str, Any]) -> None:
+    """Put what has passed in place. What of this was done before, by a killed process, stays."""
+    if machine.inspect(swap["container"]):
+        machine.remove(OLD)
+        if machine.inspect(NAME):
+            # A reboot in between has started it again.
+            _down(machine)
+            machine.rename(NAME, OLD)
+        machine.rename(swap["container"], NAME)
+    if swap["old"] and swap["old"] != swap["new"]:
+        store.point("previous", swap["old"])
+    store.point("current", swap["new"])
+    _up(machine)
+    machine.remove(OLD)
+    store.end()
+
+
+def _back(
+    machine: Machine, store: Store, wanted: Wanted, swap: Mapping[str, Any], failure: TrialError
+) -> dict[str, Any]:
+    """Take the new release away and bring back the one before, proved."""
+    # A full disk must not keep the old release from serving.
+    with contextlib.suppress(OSError):
+        why = {**failure.as_dict(), "release": wanted.id}
+        del why["log"]  # it has a file of its own, whole
+        store.keep_failure(why, failure.log)
+    outcome, restored = "nothing", ""
+    deadline = time.monotonic() + DOCKER_AWAY
+    while True:
+        try:
+            machine.remove(wanted.name)
+            if swap["served"]:
+                _up(machine)
+                outcome, restored = _prove_old(machine, store, wanted, swap["old"])
+            break
+        except MachineError as error:
+            if time.monotonic() > deadline:
+                # The unit starts it as soon as Docker is back, which needs no deploy.
+                outcome, restored = "unproved", str(error)
+                break
+            # Whoever stopped it did not know that a release was on trial.
+            machine.start_docker()
+            machine.sleep(2)
+    store.end()
+    store.prune()
+    return _result(
+        outcome,
+        wanted,
+        changed=True,
+        previous=swap["old"],
+        failure=failure,
+        restored=restored,
+        checks=failure.checks,
+    )
+
+
+def _prove_old(machine: Machine, store: Store, wanted: Wanted, old: str | None) -> tuple[str, str]:
+    """That what was brought back serves: an outcome, and what is to be said about it."""
+    record = store.read(old, "deployment.json") if old else None
+    before = wanted._replace(deployment=record or wanted.deployment)
+    try:
+        with machine.follow(NAME, whole=True) as log:
+            healthy(machine, before, NAME, log, before.deployment["ready_timeout"])
+        if record is None:
+            return "restored", "healthy (its answers were not checked: no record of it is kept)"
+        wrong = failed(gate_of(before).answers()[0])
+    except TrialError as failure:
+        return "unproved", failure.what
+    if wrong:
+        return "unproved", "; ".join(f"{found['id']}: {found['why']}" for found in wrong)
+    return "restored", "healthy, with right answers"
+
+
+# -- what serves already
+
+
+def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
+    """Judge what serves already; start it if it does not run, or is dead inside."""
+    changed = False
+    try:
+        state = machine.inspect(NAME)
+        unit = machine.unit(NAME)
+        started = wanted.restart or not (state and state["State"]["Running"])
+        if wanted.restart:
+            _down(machine)
+        if started or (unit["ActiveState"], unit["UnitFileState"]) != ("active", "enabled"):
+            changed = True
+            # Ours to keep running, whoever started it.
+            _up(machine)
+        known = store.pointed("current") == wanted.id
+        whole = started or not known
+        limit = wanted.deployment["ready_timeout"]
+        if not started and state:
+            limit = max(LATE_HEALTH, limit - machine.age(state))
+        try:
+            proof = prove(machine, store, wanted, NAME, limit, wanted.id, whole=whole)
+        except TrialError as failure:
+            if started or failure.step == "gate":
+                raise
+            changed = whole = True
+            _down(machine)
+            _up(machine)
+            limit = wanted.deployment["ready_timeout"]
+            proof = prove(machine, store, wanted, NAME, limit, wanted.id, whole=True)
+        if whole:
+            changed = True
+            _write_files(store, wanted)
+            _record(store, wanted, proof)
+            if not known and (before := store.pointed("current")):
+                store.point("previous", before)
+            store.point("current", wanted.id)
+    except TrialError as failure:
+        return _result("fails", wanted, changed=changed, failure=failure, checks=failure.checks)
+    except (MachineError, OSError) as error:
+        return _result("fails", wanted, changed=changed, failure=TrialError("host", str(error)))
+    return _result("serves", wanted, changed=changed, previous=store.pointed("previous"), **proof)
+
+
+# -- steps of both
+
+
+def _up(machine: Machine) -> None:
+    """Start what is called by our name, and have systemd keep it running."""
+    # By Docker first: when that returns it runs, which of a started unit is not sure yet.
+    machine.start(NAME)
+    machine.unit_start(NAME)
+
+
+def _down(machine: Machine) -> None:
+    machine.unit_stop(NAME)
+    # Before there was a unit, Docker alone kept it.
+    machine.stop(NAME)
+
+
+def _write_files(store: Store, wanted: Wanted) -> None:
+    for name, content in wanted.files.items():
+        store.write(content, wanted.id, name)
+
+
+def _record(store: Store, wanted: Wanted, proof: Mapping[str, Any]) -> None:
+    """What it proved, and for later ones to be compared with what it answered first."""
+    keys = {key: wanted.deployment["gate"][key] for key in ("output_key", "figures_key")}
+    store.write(
+        {**keys, "checks": proof["checks"], "figures": proof["figures"], "at": now()},
+        wanted.id,
+        "gate.json",
+    )
+    first = store.read(wanted.id, "baseline.json")
+    if first is None or any(first[key] != value for key, value in keys.items()):
+        content = {**keys, "answers": proof["answers"], "figures": proof["figures"], "at": now()}
+        store.write(content, wanted.id, "baseline.json")
+    store.served(wanted.id)
+
+
+def _sweep(machine: Machine) -> None:
+    """Remove containers that were made for a swap which never came."""
+    for name, found in machine.containers(f"{NAME}-").items():
+        made = calendar.timegm(time.strptime(found["Created"][:19], "%Y-%m-%dT%H:%M:%S"))
+        # Another deploy may have made one a moment ago, and be waiting for its turn.
+        if not found["State"]["Running"] and time.time() - made > FRESH:
+            machine.remove(name)
+
+
+def _result(
+    outcome: str,
+    wanted: Wanted,
+    *,
+    changed: bool = False,
+    previous: str | None = None,
+    failure: TrialError | None = None,
+    restored: str = "",
+    checks: list[dict[str, Any]] | None = None,
+    figures: Mapping[str, float] | None = None,
+    answers: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "changed": changed,
+        "release": wanted.id,
+        "previous": previous,
+        "failure": failure.as_dict() if failure else None,
+        "restored": restored,
+        "checks": checks or [],
+        "figures": figures or {},
+        "answers": answers or {},
+    }

@@ -1,0 +1,211 @@
+"""Whether an engine that was started becomes healthy and passes its gate, or why not."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any, Mapping, NamedTuple
+
+from .endpoint import Endpoint
+from .gate import Gate, failed
+from .machine import Follower, Machine
+from .store import Store
+
+#: Seconds between two looks at an engine that is starting.
+INTERVAL = 0.5
+#: Seconds that one health request may take: some engines generate a token for it.
+HEALTH_TIMEOUT = 25.0
+#: Seconds for the rest of a log after the line that says it is over, or after its end.
+LAST_WORDS = 1.0
+#: Lines of the log that go to whoever asks what went wrong.
+LOG_LINES = 400
+
+
+class Wanted(NamedTuple):
+    """What is to serve.
+
+    Attributes:
+        id: Of the release.
+        name: Of its container while it is on trial.
+        container: Docker's id of its container, which serves already or was made for it.
+        deployment: What the package resolved: addresses, limits, gate.
+        files: Of the release's directory, by file name.
+        answer_timeout: Seconds one answer may take.
+        restart: Start it anew though nothing else differs.
+        going_back: It has served before and is wanted again: what it is slower than now counts
+            for nothing, only what it was itself.
+        who: Who wants it, for messages.
+    """
+
+    id: str
+    name: str
+    container: str
+    deployment: Mapping[str, Any]
+    files: Mapping[str, Mapping[str, Any]]
+    answer_timeout: float = 600.0
+    restart: bool = False
+    going_back: bool = False
+    who: str = ""
+
+
+class TrialError(Exception):
+    """Why a release does not serve.
+
+    Args:
+        step: Where it was found: ``start``, ``health``, ``warm_up``, ``gate``, …
+        what: One sentence.
+        log: The end of the engine's log.
+        checks: Of the gate, as far as it came.
+    """
+
+    def __init__(
+        self,
+        step: str,
+        what: str,
+        log: list[str] | None = None,
+        checks: list[dict[str, Any]] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.step = step
+        self.what = what
+        self.log = log or []
+        self.checks = checks or []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The failure as plain data, with what of the log travels."""
+        return {
+            "step": self.step,
+            "what": self.what,
+            "checks": self.checks,
+            "log": self.log[-LOG_LINES:],
+        }
+
+
+def prove(
+    machine: Machine,
+    store: Store,
+    wanted: Wanted,
+    container: str,
+    limit: float,
+    old: str | None,
+    *,
+    whole: bool,
+) -> dict[str, Any]:
+    """Wait for health and go through the gate.
+
+    Args:
+        machine: The host.
+        store: Its releases.
+        wanted: What is to be proved.
+        container: By name.
+        limit: Seconds until it must be healthy.
+        old: Release that is replaced.
+        whole: It was just started: warm it up, and measure it too.
+
+    Returns:
+        ``{checks, figures, answers}``.
+
+    Raises:
+        TrialError: It does not get healthy, ends, or does not pass.
+    """
+    figures: dict[str, float] = {}
+    gate = gate_of(wanted)
+    with machine.follow(container, whole=whole) as log:
+        ready = healthy(machine, wanted, container, log, limit)
+        if whole:
+            warm = gate.warm_up()
+            if warm.status != 200:
+                _ended(machine, container, log, "at the first request")
+                answer = f"HTTP {warm.status}" if warm.status else "no answer"
+                what = f"the first request got {answer}: {str(warm.body)[:300]}"
+                raise TrialError("warm_up", what, list(log.lines))
+            figures = {"ready_seconds": round(ready, 1), "warm_up_seconds": round(warm.seconds, 1)}
+        checks = gate.closed() if wanted.deployment["spec"]["secrets"] else []
+        right, texts = gate.answers()
+        checks += right
+        if not failed(right):
+            checks += gate.same_answers(texts, _baseline(store, wanted))
+            if whole:
+                floors, measured = gate.figures(_reference(store, wanted, old))
+                checks += floors
+                figures.update(measured)
+        _ended(machine, container, log, "while it was judged")
+        if failed(checks):
+            what = "it is healthy, but does not pass its gate"
+            raise TrialError("gate", what, list(log.lines), checks)
+    return {"checks": checks, "figures": figures, "answers": texts}
+
+
+def healthy(machine: Machine, wanted: Wanted, container: str, log: Follower, limit: float) -> float:
+    """Wait for health as long as there is hope; the seconds it took.
+
+    Raises:
+        TrialError: It ended, gave up or took longer than ``limit`` seconds.
+    """
+    endpoint = endpoint_of(wanted.deployment)
+    fatal = [re.compile(pattern) for pattern in wanted.deployment["fatal_lines"]]
+    begun = time.monotonic()
+    seen = 0
+    while True:
+        _ended(machine, container, log, "before it was healthy")
+        grown = len(log.lines)
+        for line in log.lines[seen:grown]:
+            if any(pattern.search(line) for pattern in fatal):
+                log.settle(LAST_WORDS)
+                raise TrialError("health", f"the engine gave up: {line.strip()}", list(log.lines))
+        seen = grown
+        if endpoint.get(wanted.deployment["health_path"], HEALTH_TIMEOUT).status == 200:
+            return time.monotonic() - begun
+        if time.monotonic() - begun > limit:
+            url = wanted.deployment["base_url"] + wanted.deployment["health_path"]
+            what = f"the engine runs, but {url} did not answer 200 within {limit:.0f} s"
+            raise TrialError("health", f"{what} (roost_ready_timeout)", list(log.lines))
+        machine.sleep(INTERVAL)
+
+
+def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
+    """Raise if the engine has ended."""
+    found = machine.inspect(container)
+    if found and found["State"]["Running"]:
+        return
+    log.settle(LAST_WORDS)
+    if found is None:
+        raise TrialError("engine", f"the container is gone, {when}", list(log.lines))
+    killed = " (the kernel killed it for memory)" if found["State"].get("OOMKilled") else ""
+    code = found["State"]["ExitCode"]
+    what = f"the engine ended with exit code {code}{killed} {when}"
+    raise TrialError("engine", what, list(log.lines))
+
+
+def gate_of(wanted: Wanted) -> Gate:
+    """Its gate."""
+    deployment = wanted.deployment
+    return Gate(endpoint_of(deployment), deployment["gate"], wanted.answer_timeout)
+
+
+def endpoint_of(deployment: Mapping[str, Any]) -> Endpoint:
+    """Where it serves, with the API key that its container reads, if it asks for one."""
+    key = None
+    for secret in deployment["spec"]["secrets"]:
+        key = Path(secret["source"]).read_text(encoding="utf-8").strip()
+    return Endpoint(deployment["base_url"], key)
+
+
+def _baseline(store: Store, wanted: Wanted) -> dict[str, Any] | None:
+    """The first answers of this release, else of one with the same model and settings."""
+    for release in [wanted.id, *store.ids()]:
+        found = store.read(release, "baseline.json")
+        if found and found["output_key"] == wanted.deployment["gate"]["output_key"]:
+            return found
+    return None
+
+
+def _reference(store: Store, wanted: Wanted, old: str | None) -> dict[str, Any] | None:
+    """Figures to compare with: those of the release that is replaced, else its own first ones."""
+    if old and old != wanted.id and not wanted.going_back:
+        found = store.read(old, "gate.json")
+        if found and found["figures_key"] == wanted.deployment["gate"]["figures_key"]:
+            return {**found, "id": old}
+    found = store.read(wanted.id, "baseline.json")
+    return {**found, "id": wanted.id} if found else None

@@ -1,0 +1,200 @@
+"""The quality gate against an engine that misbehaves in one way each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.deployments import deployment
+from tests.unit.stand_in_engine import Engine, serving
+
+from roost.onhost import counters
+from roost.onhost.endpoint import Endpoint
+from roost.onhost.gate import ROUNDS, Gate, failed
+
+DATA = Path(__file__).parent / "data" / "metrics"
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with serving() as one:
+        yield one
+
+
+def gate(engine: Engine, folder: Path, key: str | None = None, **variables: Any) -> Gate:
+    wanted = deployment(folder, **variables).gate.model_dump(mode="json")
+    return Gate(Endpoint(f"http://127.0.0.1:{engine.port}", key), wanted, 5)
+
+
+def reference(folder: Path, **figures: float) -> dict[str, Any]:
+    key = deployment(folder).gate.figures_key
+    return {"id": "old-1", "figures_key": key, "figures": figures}
+
+
+def only(checks: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    (found,) = [one for one in checks if one["id"] == name]
+    return found
+
+
+def test_right_answers_pass_and_are_kept(engine: Engine, tmp_path: Path) -> None:
+    checks, texts = gate(engine, tmp_path).answers()
+    assert failed(checks) == []
+    assert texts == {"capital": "The capital of France is Paris.", "sum": "2+2 is 4."}
+
+
+def test_an_engine_that_does_not_answer_is_a_failed_check(engine: Engine, tmp_path: Path) -> None:
+    engine.chat_status = 500
+    checks, _ = gate(engine, tmp_path).answers()
+    assert [found["why"] for found in failed(checks)] == ["the reply is not a chat completion"] * 2
+    assert "EngineCore" in checks[0]["observed"]
+
+
+@pytest.mark.parametrize(("times", "same"), [(1, True), (2, True), (3, False)])
+def test_an_answer_may_part_at_a_near_tie_but_not_every_time(
+    engine: Engine, tmp_path: Path, times: int, same: bool
+) -> None:
+    one = gate(engine, tmp_path)
+    _, before = one.answers()
+    left = times
+
+    class Parting(dict[str, str]):
+        def items(self) -> Any:
+            nonlocal left
+            left -= 1
+            tie = {"2+2": "Four, 4."} if left >= 0 else {}
+            return {**self, **tie}.items()
+
+    baseline = {
+        "output_key": deployment(tmp_path).gate.output_key,
+        "answers": before,
+    }
+    # One answer has parted already; two more attempts are made.
+    left -= 1
+    engine.answers = Parting(engine.answers)
+    checks = one.same_answers({**before, "sum": "Four, 4."}, baseline)
+    assert only(checks, "same_sum")["ok"] is same
+    assert only(checks, "same_capital")["ok"]
+
+
+def test_answers_of_other_settings_are_not_compared(engine: Engine, tmp_path: Path) -> None:
+    one = gate(engine, tmp_path)
+    baseline = {"output_key": "another", "answers": {"capital": "x", "sum": "y"}}
+    assert one.same_answers({"capital": "a", "sum": "b"}, baseline) == []
+    assert one.same_answers({"capital": "a", "sum": "b"}, None) == []
+
+
+@pytest.mark.parametrize(
+    ("accepted", "before", "ok"),
+    [
+        (3.0, None, True),
+        (0.0, None, False),  # proposed and never accepted
+        (2.2, 4.0, True),  # 3.2 is 0.8 of 4.0
+        (2.1, 4.0, False),
+        (0.5, 1.2, True),
+    ],
+)
+def test_accept_length_has_a_floor(
+    engine: Engine, tmp_path: Path, accepted: float, before: float | None, ok: bool
+) -> None:
+    engine.accepted_per_draft = accepted
+    old = reference(tmp_path, accept_length=before) if before else None
+    checks, figures = gate(engine, tmp_path).figures(old)
+    assert only(checks, "accept_length")["ok"] is ok
+    assert figures["accept_length"] == pytest.approx(1 + accepted)
+
+
+def test_an_engine_that_drafts_nothing_where_it_should_fails(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.speculates = False
+    checks, figures = gate(engine, tmp_path).figures(None)
+    assert only(checks, "accept_length")["observed"] == "no drafts"
+    assert "accept_length" not in figures
+    # Without speculation, and with a lookup that may find nothing, nobody asks for drafts.
+    for speculation in ("none", "ngram"):
+        assert gate(engine, tmp_path, speculation=speculation).figures(None)[0] == []
+
+
+def test_speed_has_a_floor_and_is_measured_again_before_it_fails(
+    engine: Engine, tmp_path: Path
+) -> None:
+    engine.tokens, engine.seconds = 10, 0.02  # 500 tokens/s
+    one = gate(engine, tmp_path)
+    checks, _ = one.figures(reference(tmp_path, tokens_per_second=400))
+    assert only(checks, "speed")["ok"]
+    asked = len(engine.requests)
+    checks, figures = one.figures(reference(tmp_path, tokens_per_second=4000))
+    slow = only(checks, "speed")
+    assert not slow["ok"]
+    assert slow["expected"] == "2000.0 tokens/s: 0.5 of the 4000 of old-1"
+    assert len(engine.requests) - asked == ROUNDS * 2
+    assert figures["tokens_per_second"] < 510
+
+
+def test_one_slow_round_is_no_slow_engine(engine: Engine, tmp_path: Path) -> None:
+    engine.tokens, engine.seconds = 10, 0.2
+    begun = len(engine.requests)
+
+    class Hurrying(list[dict[str, Any]]):
+        def append(self, request: dict[str, Any]) -> None:
+            super().append(request)
+            engine.seconds = 0.2 if len(self) <= 2 else 0.01
+
+    engine.requests = Hurrying()
+    checks, _ = gate(engine, tmp_path).figures(reference(tmp_path, tokens_per_second=600))
+    assert only(checks, "speed")["ok"]
+    assert len(engine.requests) - begun == 4
+
+
+def test_figures_of_another_recipe_are_no_reference(engine: Engine, tmp_path: Path) -> None:
+    other = {**reference(tmp_path, tokens_per_second=1e9, accept_length=5), "figures_key": "x"}
+    checks, _ = gate(engine, tmp_path).figures(other)
+    assert [found["id"] for found in checks] == ["accept_length"]
+    assert failed(checks) == []
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_key_must_be_asked_for(engine: Engine, tmp_path: Path, asks: bool) -> None:
+    engine.key = "secret" if asks else None
+    one = gate(engine, tmp_path, key="secret")
+    assert one.closed()[0]["ok"] is asks
+    assert failed(one.answers()[0]) == []
+
+
+def test_nobody_at_home_is_an_answer_too() -> None:
+    reply = Endpoint("http://127.0.0.1:9").get("/health", 1)
+    assert reply.status == 0
+    assert "refused" in reply.body
+
+
+# Counters
+
+
+def test_counters_of_a_real_engine() -> None:
+    before = (DATA / "dflash_before.txt").read_text()
+    after = (DATA / "dflash_after.txt").read_text()
+    from roost.measure import metrics
+
+    exact = metrics.delta(metrics.parse(before), metrics.parse(after)).speculation
+    assert exact
+    assert counters.accept_length(before, after) == pytest.approx(exact.accept_length)
+    plain = (DATA / "plain_after.txt").read_text()
+    assert counters.accept_length(plain, plain) is None
+    assert counters.accept_length(after, before) is None  # restarted in between
+
+
+@given(st.floats(0, 1e9, allow_nan=False), st.floats(0, 1e9, allow_nan=False))
+def test_a_counter_is_its_name_whole_summed_over_labels(one: float, two: float) -> None:
+    text = (
+        f"# TYPE {counters.DRAFTS} counter\n"
+        f'{counters.DRAFTS}{{engine="0",model_name="a}}b"}} {one!r}\n'
+        f'{counters.DRAFTS}{{engine="1"}} {two!r}\n'
+        f"{counters.DRAFTS.replace('_total', '_created')} 1.79e9\n"
+        f"{counters.DRAFTS}_more 7\n"
+    )
+    assert counters.total(text, counters.DRAFTS) == one + two
+    assert counters.total(text, "absent_total") is None

@@ -1,0 +1,151 @@
+"""Releases on a host's disk: turns, pointers, order, and what a full disk or a kill leaves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from roost.onhost import store as stores
+from roost.onhost.store import BusyError, Store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "releases").mkdir()
+    return Store(str(tmp_path / "releases"), str(tmp_path / "run"))
+
+
+def serve(store: Store, release: str) -> None:
+    store.write({"recipe": release}, release, "release.json")
+    store.served(release)
+
+
+def test_a_turn_is_one_at_a_time_and_says_whose_it_is(store: Store) -> None:
+    program = (
+        "import sys, time; from roost.onhost.store import Store\n"
+        "store = Store(sys.argv[1], sys.argv[2])\n"
+        "store.take_turn('ann@desk deploys x-1', 0)\n"
+        "print('mine', flush=True); time.sleep(60)"
+    )
+    words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        assert other.stdout.readline() == "mine\n"
+        assert str(store.holder()).startswith("ann@desk deploys x-1, since 2")
+        with pytest.raises(BusyError, match="ann@desk deploys x-1"):
+            store.take_turn("ben@desk", 0.1)
+        # The kernel gives it back, however its holder ends.
+        other.kill()
+        other.wait()
+    assert store.holder() is None
+    assert store.take_turn("ben@desk", 5) == ""
+
+
+def test_who_waits_is_told_for_whom(store: Store) -> None:
+    program = (
+        "import sys, time; from roost.onhost.store import Store\n"
+        "Store(sys.argv[1], sys.argv[2]).take_turn('ann@desk', 0)\n"
+        "print('mine', flush=True); time.sleep(0.3)"
+    )
+    words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout
+        other.stdout.readline()
+        assert store.take_turn("ben@desk", 30).startswith("ann@desk, since ")
+
+
+def test_a_fork_keeps_the_turn_when_its_parent_is_gone(store: Store) -> None:
+    """The work goes on in a process of its own when the connection and its module are lost."""
+    program = (
+        "import os, sys, time; from roost.onhost.store import Store\n"
+        "store = Store(sys.argv[1], sys.argv[2])\n"
+        "store.take_turn('ann@desk', 0)\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid(); time.sleep(0.5); os._exit(0)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(store.root), str(store.runtime)], check=True
+    )
+    assert done.returncode == 0
+    assert store.holder() is not None
+    assert store.take_turn("ben@desk", 30).startswith("ann@desk")
+
+
+def test_pointers_lead_to_what_is_kept(store: Store) -> None:
+    assert store.pointed("current") is None
+    serve(store, "a-1")
+    serve(store, "b-1")
+    store.point("current", "a-1")
+    store.point("current", "b-1")
+    assert store.pointed("current") == "b-1"
+    assert (store.root / "current").readlink() == Path("b-1")  # the tree can be moved
+    (store.root / "previous").symlink_to("gone-1")
+    assert store.pointed("previous") is None
+
+
+def test_the_order_does_not_depend_on_the_clock(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day, release in [(5, "a-1"), (4, "b-1"), (3, "c-1"), (2, "a-1")]:
+        monkeypatch.setattr(stores, "now", lambda day=day: f"2026-11-{day:02}T00:00:00Z")
+        serve(store, release)
+    assert store.ids() == ["a-1", "c-1", "b-1"]
+    times = store.read("a-1", "times.json")
+    assert times == {
+        "first_served": "2026-11-05T00:00:00Z",
+        "last_served": "2026-11-02T00:00:00Z",
+        "serial": 4,
+    }
+
+
+def test_pruning_keeps_the_last_five_the_pointed_and_nothing_that_never_served(
+    store: Store,
+) -> None:
+    for number in range(9):
+        serve(store, f"r-{number}")
+    store.write({}, "tried-1", "release.json")
+    store.point("current", "r-8")
+    store.point("previous", "r-1")
+    store.prune()
+    kept = {path.name for path in store.root.iterdir() if path.is_dir() and not path.is_symlink()}
+    assert kept == {"r-1", "r-4", "r-5", "r-6", "r-7", "r-8"}
+    assert store.pointed("current") == "r-8"
+
+
+def test_a_file_is_whole_or_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.begin({"phase": "trial"})
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.begin({"phase": "passed"})
+    assert store.begun() == {"phase": "trial"}
+    (store.root / "transaction.json").write_text('{"phase": ')
+    assert store.begun() is None
+
+
+def test_an_outcome_is_kept_until_the_next_piece_of_work(store: Store) -> None:
+    store.take_turn("ann", 0)
+    assert store.outcome() is None
+    store.keep_outcome({"outcome": "serves"})
+    assert store.outcome() == {"outcome": "serves"}
+    store.keep_outcome(None)
+    assert store.outcome() is None
+
+
+def test_only_the_last_failure_is_kept(store: Store) -> None:
+    store.keep_failure({"release": "a-1"}, ["one"])
+    store.keep_failure({"release": "b-1"}, ["two", "three"])
+    why = store.read("last-failed", "why.json")
+    assert why
+    assert why["release"] == "b-1"
+    assert (store.root / "last-failed/engine.log").read_text() == "two\nthree\n"
+    assert time.strptime(why["at"], "%Y-%m-%dT%H:%M:%SZ")
