@@ -12,7 +12,7 @@ import pytest
 
 from roost.errors import RoostError
 from roost.lab import hubstore, paths
-from roost.lab.build import cached, commands, drafter, engine, model, packages, rootfs
+from roost.lab.build import cached, commands, drafter, engine, images, model, packages, rootfs
 
 BUILD = Path(cached.__file__).parent
 
@@ -182,12 +182,12 @@ def test_image_says_nothing_of_the_machine_that_built_it() -> None:
 
 def test_image_taken_from_the_registry_is_noticed(tmp_path: Path) -> None:
     digest = "sha256:" + "a" * 64
-    assert not engine._stored(tmp_path, digest)
+    assert not images.stored(tmp_path, engine.REPOSITORY, digest)
     repository = tmp_path / "docker/registry/v2/repositories/roost-lab/vllm-cpu"
     link = repository / "_manifests/revisions/sha256" / ("a" * 64) / "link"
     link.parent.mkdir(parents=True)
     link.write_text(digest)
-    assert engine._stored(tmp_path, digest)
+    assert images.stored(tmp_path, engine.REPOSITORY, digest)
 
 
 def test_engines_command_guards_its_start() -> None:

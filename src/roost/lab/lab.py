@@ -314,6 +314,8 @@ class Lab:
                         "--trusted-host",
                         str(self.spec.gateway.ip),
                     ],
+                    # A lab's hosts share one machine, whose speed varies with what else it does.
+                    "roost_speed_floor": 0.1,
                 },
                 "hosts": {
                     host.name: {

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 from pathlib import Path
 
-from roost.lab import paths, registry
-from roost.lab.build import cached, commands, packages, rootfs
+from roost.lab import paths
+from roost.lab.build import cached, commands, images, packages, rootfs
 from roost.lab.build.cached import Say
 
 REPOSITORY = "roost-lab/vllm-cpu"
@@ -41,6 +39,8 @@ LABELS = {
     "org.opencontainers.image.licenses": "Apache-2.0",
 }
 
+IMAGE = images.Image(REPOSITORY, TAG, ENTRYPOINT, ENVIRONMENT, LABELS)
+
 # The engine starts its workers by running this file again, under another name.
 _COMMAND = """#!/usr/bin/python3
 if __name__ == "__main__":
@@ -67,23 +67,9 @@ def engine_image(cache: Path, say: Say) -> str:
     base = base_image(cache, say)
     engine = packages.engine_packages(cache, say)
     storage = paths.registry_storage(cache)
-    settings = (
-        REPOSITORY,
-        TAG,
-        str(ENTRYPOINT),
-        str(ENVIRONMENT),
-        str(LABELS),
-        _COMMAND,
-        _TAKE_NOTES,
-    )
 
     def make(folder: Path) -> None:
-        # A copy of hard links: umoci adds layers in place, and the base is kept for the next time.
-        layout = folder / "oci"
-        shutil.copytree(base / "oci", layout, copy_function=os.link)
-        shutil.copy2(base / "oci/index.json", folder / "index.json")
-        (layout / "index.json").unlink()
-        (folder / "index.json").rename(layout / "index.json")
+        layout = images.copy_layout(base, folder)
         image = f"{layout}:image"
         inside = f"/{packages.SITE_PACKAGES}"
         commands.run(["umoci", "insert", "--image", image, engine, inside])
@@ -91,15 +77,15 @@ def engine_image(cache: Path, say: Say) -> str:
         _make_small_layer(small, engine)
         commands.run(["umoci", "insert", "--image", image, small, "/"])
         shutil.rmtree(small)
-        _configure(image)
-        _push(image, storage, folder / "digest")
+        images.configure(layout, IMAGE)
+        images.push(layout, IMAGE, storage, folder / "digest")
         # What was pushed is in the registry's storage.
         shutil.rmtree(layout)
 
-    inputs = (base.name, engine.name, *settings)
+    inputs = (base.name, engine.name, *IMAGE.inputs, _COMMAND, _TAKE_NOTES)
     folder = cached.build(cache, "engine-image", inputs, make, say)
     digest = (folder / "digest").read_text().strip()
-    if not _stored(storage, digest):
+    if not images.stored(storage, REPOSITORY, digest):
         say("engine-image: no longer in the registry, once more")
         shutil.rmtree(folder)
         return engine_image(cache, say)
@@ -131,31 +117,3 @@ def _make_small_layer(tree: Path, engine: Path) -> None:
         VLLM_NO_USAGE_STATS="1",
     )
     commands.run([packages.PYTHON, "-P", "-c", _TAKE_NOTES], env=env)
-
-
-def _configure(image: str) -> None:
-    options = [f"--config.entrypoint={word}" for word in ENTRYPOINT]
-    options += [f"--config.env={name}={value}" for name, value in ENVIRONMENT.items()]
-    options += [f"--config.label={name}={value}" for name, value in LABELS.items()]
-    options += ["--config.exposedports=8000/tcp", "--author=roost"]
-    commands.run(["umoci", "config", "--image", image, *options])
-
-
-def _push(image: str, storage: Path, digest_file: Path) -> None:
-    with registry.serve(storage, "127.0.0.1", _free_port()) as address:
-        target = f"docker://{address}/{REPOSITORY}:{TAG}"
-        insecure = ["--dest-tls-verify=false", f"--digestfile={digest_file}"]
-        commands.run(["skopeo", "copy", "--quiet", *insecure, f"oci:{image}", target])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _stored(storage: Path, digest: str) -> bool:
-    """Whether the registry's storage still has the manifest (tests take images away)."""
-    manifests = storage / "docker/registry/v2/repositories" / REPOSITORY / "_manifests"
-    return (manifests / "revisions/sha256" / digest.removeprefix("sha256:") / "link").is_file()

@@ -1,0 +1,184 @@
+#!/usr/bin/python3
+"""Stand-in for an engine: vLLM's endpoints and counters, no model, and faults on command.
+
+It is the command of the image ``roost-lab/engine-standin`` and takes vLLM's command line: what it
+does not know it ignores, and what it is to do wrong is said with ``--standin-…``. It answers the
+questions of roost's gate from a list and everything else with the same words; its counters count
+what it pretends to have drafted and accepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+ANSWERS = {"capital of France": "The capital of France is Paris.", "2+2": "2+2 is 4."}
+OTHER = "A stand-in says the same of everything. "
+#: What one draft holds, and how many of it are accepted unless something else is asked for.
+DRAFTED, ACCEPTED = 4, 3.0
+
+
+def arguments(argv: list[str]) -> argparse.Namespace:
+    """What of the command line means something to a stand-in."""
+    parser = argparse.ArgumentParser(prog="engine-standin", allow_abbrev=False)
+    parser.add_argument("verb")
+    parser.add_argument("model")
+    parser.add_argument("--served-model-name", default="stand-in")
+    parser.add_argument("--standin-start-seconds", type=float, default=0.0)
+    parser.add_argument("--standin-never-healthy", action="store_true")
+    parser.add_argument("--standin-log", help="a line that is written at the start")
+    parser.add_argument("--standin-exit", type=int, help="exit code, before it is ever healthy")
+    parser.add_argument("--standin-needs", help="a file without which it exits with 1")
+    parser.add_argument("--standin-dies-at-request", type=int, help="the first is 1; exit code 0")
+    parser.add_argument("--standin-answer", help="the same answer to everything")
+    parser.add_argument("--standin-wedged", action="store_true", help="healthy, but no tokens")
+    parser.add_argument("--standin-tokens-per-second", type=float, default=400.0)
+    parser.add_argument("--standin-accepted", type=float, default=ACCEPTED, help="per draft")
+    known, _ = parser.parse_known_args(argv)
+    return known
+
+
+class Engine:
+    """What it has done so far."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self.asked = asked
+        self.started = time.monotonic()
+        self.lock = threading.Lock()
+        self.requests = self.running = self.tokens = 0
+
+    def healthy(self) -> bool:
+        """Whether it claims to be ready."""
+        up = time.monotonic() - self.started >= self.asked.standin_start_seconds
+        return bool(up and not self.asked.standin_never_healthy)
+
+    def answer(self, body: dict[str, Any]) -> list[str]:
+        """The words of an answer, at most as many as are asked for."""
+        with self.lock:
+            self.requests += 1
+            if self.requests == self.asked.standin_dies_at_request:
+                # vLLM too ends with 0 when its worker has died.
+                os._exit(0)
+        if self.asked.standin_wedged:
+            return []
+        prompt = body["messages"][-1]["content"]
+        text = next((text for key, text in ANSWERS.items() if key in prompt), OTHER * 20)
+        words: list[str] = (self.asked.standin_answer or text).split()[: body.get("max_tokens", 16)]
+        with self.lock:
+            self.tokens += len(words)
+        return words
+
+    def metrics(self) -> str:
+        """vLLM's counters, as far as anybody here reads them."""
+        name = f'{{engine="0",model_name="{self.asked.served_model_name}"}}'
+        accepted = self.asked.standin_accepted
+        drafts = self.tokens / (1 + accepted)
+        values = {
+            "num_requests_running": self.running,
+            "num_requests_waiting": 0,
+            "prompt_tokens_total": 10 * self.requests,
+            "generation_tokens_total": self.tokens,
+            "spec_decode_num_drafts_total": drafts,
+            "spec_decode_num_draft_tokens_total": drafts * DRAFTED,
+            "spec_decode_num_accepted_tokens_total": drafts * accepted,
+        }
+        return "".join(f"vllm:{key}{name} {value}\n" for key, value in values.items())
+
+
+def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
+    """A request handler for it."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            pages = {
+                "/health": (200 if engine.healthy() else 503, ""),
+                "/version": (200, json.dumps({"version": "0+standin"})),
+                "/v1/models": (200, json.dumps({"data": [{"id": engine.asked.served_model_name}]})),
+                "/metrics": (200, engine.metrics()),
+            }
+            self.reply(*pages.get(self.path, (404, "{}")))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            with engine.lock:
+                engine.running += 1
+            try:
+                words = engine.answer(body)
+                if body.get("stream"):
+                    self.stream(words)
+                else:
+                    time.sleep(len(words) / engine.asked.standin_tokens_per_second)
+                    message = {"role": "assistant", "content": " ".join(words)}
+                    whole = {"choices": [{"index": 0, "message": message}], "usage": usage(words)}
+                    self.reply(200, json.dumps(whole))
+            finally:
+                with engine.lock:
+                    engine.running -= 1
+
+        def stream(self, words: list[str]) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+            for at, word in enumerate(words):
+                time.sleep(1 / engine.asked.standin_tokens_per_second)
+                delta = {"content": word if at == 0 else f" {word}"}
+                self.event({"choices": [{"index": 0, "delta": delta}]})
+            self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+            self.event({"choices": [], "usage": usage(words)})
+            self.event("[DONE]")
+            self.wfile.write(b"0\r\n\r\n")
+
+        def event(self, data: Any) -> None:
+            text = data if isinstance(data, str) else json.dumps(data)
+            line = f"data: {text}\n\n".encode()
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(line), line))
+
+        def reply(self, status: int, text: str) -> None:
+            content = text.encode()
+            self.send_response(status)
+            self.send_header(
+                "Content-Type", "application/json" if text[:1] == "{" else "text/plain"
+            )
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
+
+
+def usage(words: list[str]) -> dict[str, int]:
+    """Token counts; a word counts as one."""
+    return {"prompt_tokens": 10, "completion_tokens": len(words)}
+
+
+def main() -> None:
+    """Serve until told to stop."""
+    asked = arguments(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    print("This is a stand-in for an engine: it has no model.", flush=True)
+    if asked.standin_log:
+        print(asked.standin_log, flush=True)
+    if asked.standin_exit is not None:
+        sys.exit(asked.standin_exit)
+    if asked.standin_needs and not Path(asked.standin_needs).exists():
+        sys.exit(f"FileNotFoundError: {asked.standin_needs}")
+    ThreadingHTTPServer(("", 8000), handler(Engine(asked))).serve_forever()
+
+
+if __name__ == "__main__":
+    main()
