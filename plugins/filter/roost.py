@@ -7,8 +7,9 @@ arrive wrapped in where Ansible was when it happened.
 from __future__ import annotations
 
 import base64
-import hashlib
+import getpass
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, hosts, preflight, pulls, quality, references
+    from roost import deployment, hosts, preflight, pulls, references, releases
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -61,7 +62,7 @@ def roost_preflight(
     registry: Mapping[str, Any],
     check_mode: bool,
     hub_token: str | None = None,
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """Everything that speaks against deploying, from what was asked of host, hub and registry.
 
     Args:
@@ -74,14 +75,14 @@ def roost_preflight(
         hub_token: The site's, for the configs of gated repositories.
 
     Returns:
-        ``{errors, remarks}``: texts, empty where there is nothing to say. Remarks are warnings and
-        notes, each beginning with its severity.
+        ``{errors, remarks, plan}``: texts, empty where there is nothing to say, and the plan with
+        its verdict. Remarks are warnings and notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
-        return {"errors": str(error), "remarks": ""}
+        return {"errors": str(error), "remarks": "", "plan": None}
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -113,7 +114,11 @@ def roost_preflight(
         for found in planned.findings
         if found not in planned.refused and found.severity != "info"
     ]
-    return {"errors": "\n".join(errors), "remarks": "\n".join(remarks)}
+    return {
+        "errors": "\n".join(errors),
+        "remarks": "\n".join(remarks),
+        "plan": planned.model_dump(mode="json"),
+    }
 
 
 def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[Finding]:
@@ -175,54 +180,33 @@ def roost_published(spec: Mapping[str, Any]) -> list[str]:
     return [Port.model_validate(_plain(port)).published for port in spec["ports"]]
 
 
-def roost_judge(responses: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Judge the answers of the quality gate.
-
-    Args:
-        responses: A result of ``uri`` for each request of the gate, in its order.
-        given: The deployment.
-
-    Returns:
-        ``{wrong, answers}``: a text about what was answered wrongly (empty if nothing was), and a
-        line for every question with its answer.
-    """
-    questions = _deployment(given).gate.questions
-    wrong, answers = [], []
-    for question, response in zip(questions, responses, strict=True):
-        verdict = quality.judge(question, response.get("json") or response.get("msg"))
-        answers.append(f"{question.prompt} {verdict.observed}")
-        if not verdict.ok:
-            wrong.append(
-                f"{verdict.id}: asked {question.prompt!r}, the answer was {verdict.observed!r}\n"
-                f"  wants: {verdict.expected}\n  why: {verdict.why}"
-            )
-    return {"wrong": "\n".join(wrong), "answers": answers}
+def roost_release(
+    given: Mapping[str, Any], plan: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What a host is told of a release, and keeps; see :func:`roost.releases.release`."""
+    return releases.release(_deployment(given), _plain(plan))
 
 
-def roost_release(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a release: what runs and what it came from.
+def roost_outcome(
+    result: Mapping[str, Any], host: str, release: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What became of a release, for people; see :func:`roost.releases.outcome`."""
+    return releases.outcome(_plain(result), host, _plain(release["deployment"]))
 
-    Returns:
-        ``{id, record}``. The id is the recipe and a hash of the record, which says nothing of
-        when or how often it was deployed: the same deployment is the same release.
-    """
-    wanted = _deployment(given)
-    record = wanted.model_dump(
-        mode="json",
-        include={
-            "recipe",
-            "hardware",
-            "speculation",
-            "served_name",
-            "engine_version",
-            "weights",
-            "spec",
-            "docker_command",
-            "accept_findings",
-        },
-    )
-    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
-    return {"id": f"{wanted.recipe}-{digest[:12]}", "record": record}
+
+def roost_back(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:
+    """The release that a rollback is about; see :func:`roost.releases.to_go_back_to`."""
+    return releases.to_go_back_to(_plain(facts), host, wanted or None)
+
+
+def roost_status(facts: Mapping[str, Any]) -> list[str]:
+    """What serves on a host, in lines; see :func:`roost.releases.status`."""
+    return releases.status(_plain(facts))
+
+
+def roost_who(_: object) -> str:
+    """Who runs this, for those who wait on a host meanwhile."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _deployment(given: Mapping[str, Any]) -> Deployment:
@@ -257,7 +241,10 @@ class FilterModule:
             "roost_registry_auth": roost_registry_auth,
             "roost_pull_failure": roost_pull_failure,
             "roost_published": roost_published,
-            "roost_judge": roost_judge,
             "roost_release": roost_release,
+            "roost_outcome": roost_outcome,
+            "roost_back": roost_back,
+            "roost_status": roost_status,
+            "roost_who": roost_who,
         }
         return filters if _missing is None else dict.fromkeys(filters, _not_installed)

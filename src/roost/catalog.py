@@ -35,6 +35,17 @@ ROOT = Path(__file__).with_name("catalog")
 Versions = Annotated[str, AfterValidator(versions.checked)]
 
 
+def _compiles(pattern: str) -> str:
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_compiles)]
+
+
 class Said(Strict):
     """One side of a contradiction."""
 
@@ -228,6 +239,12 @@ class Engine(Strict):
     refuses: list[RefusedValue] = []
     images: list[KnownImage] = []
     flag_history: list[FlagHistory] = []
+    fatal_lines: list[Pattern] = Field(
+        [], description="in a log, after which the engine will not become healthy any more"
+    )
+    counters: bool = Field(
+        False, description="/metrics has vLLM's counters of drafts and accepted tokens"
+    )
     env: dict[str, str] = {}
     kv_pool: KvPoolRows = []
     notes: list[str] = []
@@ -319,6 +336,9 @@ class Speculation(Strict):
         {}, description="further keys of the engine's speculative configuration"
     )
     settings: Settings = Settings()
+    min_accept_length: Annotated[float, Field(ge=1)] | None = Field(
+        None, description="tokens per step that a deploy must reach on the gate's prompts"
+    )
     hardware: dict[Id, Known] = Field(
         {}, description="what is known of this choice; absent: untested"
     )
@@ -602,7 +622,10 @@ def load(*roots: Path) -> Catalog:
 
 
 def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[str, Engine]:
-    """Engines that hand flags on get those of the other engine, save where they have a variable."""
+    """Engines that hand flags on get those of the other engine, save where they have a variable.
+
+    It is the other engine that runs in the end, so its log and its counters are the same too.
+    """
     whole = {}
     for name, engine in engines.items():
         if engine.flags_of is not None:
@@ -612,7 +635,13 @@ def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[s
                 for setting, flag in engines[engine.flags_of].flags.items()
                 if setting not in engine.variables
             }
-            engine = engine.model_copy(update={"flags": handed_on | engine.flags})
+            engine = engine.model_copy(
+                update={
+                    "flags": handed_on | engine.flags,
+                    "fatal_lines": [*engine.fatal_lines, *engines[engine.flags_of].fatal_lines],
+                    "counters": engine.counters or engines[engine.flags_of].counters,
+                }
+            )
         whole[name] = engine
     return whole
 

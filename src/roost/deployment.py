@@ -7,6 +7,8 @@ pinned revisions and the same questions.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from roost.catalog import Catalog, Gpu
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
 from roost.settings import Settings
+from roost.site import HostVars
 
 
 class Requirements(BaseModel):
@@ -58,7 +61,17 @@ class Gate(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     questions: list[quality.Question]
-    requests: list[dict[str, Any]]
+    requests: list[dict[str, Any]] = Field(description="one for each question")
+    measured: list[dict[str, Any]] = Field(description="for accept length and speed")
+    metrics_path: str
+    same_answers: bool
+    min_accept_length: float | None = Field(
+        description="tokens per step; none: no speculation, or nothing that counts it exactly"
+    )
+    accept_length_floor: float = Field(description="share of the replaced release's figure")
+    speed_floor: float = Field(description="share of the replaced release's figure")
+    output_key: str = Field(description="releases with the same one answer alike at temperature 0")
+    figures_key: str = Field(description="releases with the same one can be measured by each other")
 
 
 class Deployment(BaseModel):
@@ -85,6 +98,7 @@ class Deployment(BaseModel):
     health_path: str
     metrics_path: str
     ready_timeout: int
+    fatal_lines: list[str] = Field(description="of a log: the engine will not become healthy")
     pip_args: list[str]
     speculates: bool
     chat_template_kwargs: dict[str, bool | str | int]
@@ -132,8 +146,6 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     launch.require_resolved(resolved, allow_unlocked=given.allow_unlocked)
     image = resolved.image
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
-    kwargs = resolved.recipe.chat_template_kwargs
-    questions = list(quality.QUESTIONS)
     return Deployment(
         host=host,
         recipe=resolved.recipe.id,
@@ -154,9 +166,10 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         health_path=resolved.engine.health_path,
         metrics_path=resolved.engine.metrics_path,
         ready_timeout=given.ready_timeout,
+        fatal_lines=resolved.engine.fatal_lines,
         pip_args=given.pip_args,
         speculates=resolved.speculation.method is not None,
-        chat_template_kwargs=kwargs,
+        chat_template_kwargs=resolved.recipe.chat_template_kwargs,
         requirements=requirements(resolved, install_docker=given.install_docker),
         asked=Asked(
             recipe=resolved.recipe.id,
@@ -166,20 +179,61 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
             settings=overrides,
         ),
         accept_findings=given.accept_findings,
-        gate=Gate(
-            questions=questions,
-            requests=[
-                quality.chat_request(
-                    question.prompt,
-                    resolved.served_name,
-                    kwargs,
-                    max_tokens=quality.MAX_TOKENS,
-                )
-                for question in questions
-            ],
-        ),
+        gate=_gate(resolved, given),
         lock_file=str(lock_path),
     )
+
+
+#: Below this, drafts are proposed and none is accepted: the engine pays for speculation in vain.
+_ANY_ACCEPTED = 1.01
+
+
+def _gate(resolved: Resolved, given: HostVars) -> Gate:
+    def request(prompt: str, max_tokens: int) -> dict[str, Any]:
+        kwargs = resolved.recipe.chat_template_kwargs
+        return quality.chat_request(prompt, resolved.served_name, kwargs, max_tokens=max_tokens)
+
+    questions = list(quality.QUESTIONS)
+    requests = [request(question.prompt, quality.MAX_TOKENS) for question in questions]
+    measured = [request(text, quality.MEASURED_TOKENS) for text in quality.MEASURED_PROMPTS]
+    speculation, spec = resolved.speculation, resolved.spec
+    min_accept_length = None
+    # Lookup in the prompt may rightly find nothing to propose.
+    if speculation.method not in {None, "ngram"} and resolved.engine.counters:
+        min_accept_length = (
+            given.min_accept_length or speculation.min_accept_length or _ANY_ACCEPTED
+        )
+    weights = [[one.repo, one.revision] for one in (resolved.model, resolved.drafter) if one]
+    return Gate(
+        questions=questions,
+        requests=requests,
+        measured=measured,
+        metrics_path=resolved.engine.metrics_path,
+        same_answers=given.same_answers,
+        min_accept_length=min_accept_length,
+        accept_length_floor=given.accept_length_floor,
+        speed_floor=given.speed_floor,
+        output_key=_digest(
+            resolved.image_digest or spec.image,
+            spec.entrypoint,
+            spec.command,
+            spec.env,
+            weights,
+            requests,
+        ),
+        figures_key=_digest(
+            resolved.recipe.id,
+            resolved.hardware.id,
+            resolved.speculation_name,
+            resolved.settings.num_speculative_tokens,
+            quality.MEASURED_PROMPTS,
+            quality.MEASURED_TOKENS,
+        ),
+    )
+
+
+def _digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def requirements(resolved: Resolved, *, install_docker: bool = True) -> Requirements:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from roost import inventory as inventories
 from roost.errors import RoostError
@@ -41,6 +43,8 @@ def run_playbook(
     check: bool = False,
     diff: bool = False,
     become_password: str | None = None,
+    extra_vars: Mapping[str, Any] | None = None,
+    watch: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> PlayResult:
     """Run ``playbooks/<name>.yml``; Ansible's own output goes to the terminal.
 
@@ -52,6 +56,9 @@ def run_playbook(
         diff: Show differences.
         become_password: For hosts where sudo asks; answered at Ansible's prompt, so it is in no
             argument list and no environment.
+        extra_vars: Variables that win over the inventory's.
+        watch: Called with every event of Ansible, which then prints nothing itself; what it
+            returns false for is forgotten, so that it counts in no result either.
 
     Raises:
         UsageError: The inventory does not exist.
@@ -75,6 +82,9 @@ def run_playbook(
             limit=limit,
             cmdline=" ".join(options) or None,
             passwords=passwords or None,
+            extravars=dict(extra_vars) if extra_vars else None,
+            quiet=watch is not None,
+            event_handler=watch,
             envvars={
                 "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
                 # Ansible is beside this Python, also where nobody activated the environment.
@@ -102,3 +112,42 @@ def run_playbook(
             fix=f"ansible-inventory -i {inventory} --graph",
         )
     return result
+
+
+def ask(
+    name: str,
+    task: str,
+    inventory: Path,
+    *,
+    limit: str | None = None,
+    become_password: str | None = None,
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Run a playbook in silence, for what one of its tasks finds out.
+
+    Args:
+        name: Of the playbook.
+        task: Whose results are wanted, by its name.
+        inventory: Its path.
+        limit: An Ansible host pattern.
+        become_password: As for :func:`run_playbook`.
+
+    Returns:
+        The task's results by host, and what Ansible said about hosts that have none.
+
+    Raises:
+        UsageError: The inventory does not exist.
+        RoostError: No host was processed, or Ansible did not get that far.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    failed: dict[str, str] = {}
+
+    def watch(event: Mapping[str, Any]) -> bool:
+        data = event.get("event_data") or {}
+        if event["event"] == "runner_on_ok" and data.get("task") == task:
+            found[data["host"]] = data["res"]
+        elif event["event"] in {"runner_on_failed", "runner_on_unreachable"}:
+            failed[data["host"]] = str(data["res"].get("msg", "no reason given")).strip()
+        return True
+
+    run_playbook(name, inventory, limit=limit, become_password=become_password, watch=watch)
+    return found, failed

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from roost import condition, smi
 from roost.condition import Condition
 from roost.errors import RoostError
+from roost.onhost import NAME
 
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _LISTEN = "0A"
@@ -84,6 +85,15 @@ class HostFacts(_Facts):
     python: str | None
     # Facts that were written down by an older roost have none.
     condition: Condition = Condition()
+
+    @property
+    def releases(self) -> dict[str, list[int]]:
+        """Containers of roost, in place or on trial, with the ports they publish."""
+        return {
+            name: ports
+            for name, ports in self.containers.items()
+            if name == NAME or name.startswith(f"{NAME}-")
+        }
 
     @property
     def unified_memory(self) -> bool:

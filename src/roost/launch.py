@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost import engines, fallbacks
+from roost import engines, fallbacks, onhost
 from roost.catalog import (
     ApiKey,
     Catalog,
@@ -34,7 +34,7 @@ from roost.references import split_mirror, split_registry
 from roost.settings import Settings, merge
 
 #: The one name of roost's container on a host.
-CONTAINER = "roost-llm"
+CONTAINER = onhost.NAME
 
 #: The plan's finding for what somebody tried in vain: accepted, it is built all the same.
 NOT_TO_RUN = "known-not-to-run"
@@ -157,7 +157,6 @@ class LaunchSpec(BaseModel):
     ulimits: dict[str, int]
     pids_limit: int
     log_options: dict[str, str]
-    restart: str = Field(description="docker restart policy, retries after a colon")
     labels: dict[str, str]
     build: str | None = Field(description="the command that makes the image; none: it is pulled")
     untrusted: str | None = Field(description="why the image gets no credentials")
@@ -322,8 +321,6 @@ def build(
         pids_limit=4096,
         # An engine logs every few seconds for months; Docker's default keeps all of it.
         log_options={"max-size": "50m", "max-file": "3"},
-        # Comes back after a crash or a reboot, but never loops an engine that cannot start.
-        restart="on-failure:3",
         labels={
             "roost.recipe": recipe.id,
             "roost.hardware": hardware.id,
@@ -545,7 +542,7 @@ def docker_argv(spec: LaunchSpec) -> list[str]:
         words += ["--ipc", spec.ipc]
     if spec.shm_size:
         words += ["--shm-size", spec.shm_size]
-    words += ["--restart", spec.restart, "--pids-limit", str(spec.pids_limit)]
+    words += ["--pids-limit", str(spec.pids_limit)]
     for name, limit in spec.ulimits.items():
         words += ["--ulimit", f"{name}={limit}:{limit}"]
     for capability in spec.security.cap_drop:

@@ -54,7 +54,7 @@ class Finding(BaseModel):
 def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
     """Everything that stands between this host and this deployment, errors first."""
     needs = deployment.requirements
-    running = CONTAINER in facts.containers
+    running = bool(facts.releases)
     found = [
         *machine(facts, needs),
         *_docker(facts, needs),
@@ -374,7 +374,7 @@ def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
 
 
 def _port(facts: HostFacts, port: int) -> Iterator[Finding]:
-    if port not in facts.listening or port in facts.containers.get(CONTAINER, []):
+    if port not in facts.listening or any(port in ports for ports in facts.releases.values()):
         return
     holder = next((name for name, ports in facts.containers.items() if port in ports), None)
     yield Finding(

@@ -7,16 +7,35 @@ and read the answers with the same eyes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from roost.onhost import judging
+from roost.onhost.judging import answer_text, leaked_thinking
+
+__all__ = [
+    "MAX_TOKENS",
+    "MEASURED_PROMPTS",
+    "MEASURED_TOKENS",
+    "QUESTIONS",
+    "Question",
+    "Verdict",
+    "answer_text",
+    "chat_request",
+    "judge",
+    "leaked_thinking",
+]
+
 #: Tokens a plain answer may take; enough for a full sentence of a small model.
 MAX_TOKENS = 48
 
-_THINKING = re.compile(r"</?think(ing)?>|<\|channel\|>analysis", re.IGNORECASE)
+#: What accept length and speed are measured on. Short plain answers do not tell a good drafter
+#: from one that was trained too briefly; explanations do.
+MEASURED_PROMPTS = ("Explain what an LRU cache is.", "Explain what a hash table is.")
+#: Tokens of each, at the most.
+MEASURED_TOKENS = 128
 
 
 class Question(BaseModel):
@@ -81,37 +100,4 @@ def judge(question: Question, response: Any) -> Verdict:
         question: What was asked.
         response: The decoded JSON body, or whatever came instead of one.
     """
-    text = answer_text(response)
-    if text is None:
-        shown = str(response)[:300]
-        return _verdict(question, False, shown, "the reply is not a chat completion")
-    if thinking := leaked_thinking(text):
-        return _verdict(question, False, text, f"the answer contains thinking text ({thinking})")
-    if not re.search(question.pattern, text, re.IGNORECASE):
-        return _verdict(question, False, text, f"{question.prompt!r} was answered wrongly")
-    return _verdict(question, True, text, "")
-
-
-def answer_text(response: Any) -> str | None:
-    """The text of the first choice, or ``None`` where the body has no such thing."""
-    try:
-        content = response["choices"][0]["message"]["content"]
-    except (KeyError, IndexError, TypeError):
-        return None
-    return content if isinstance(content, str) else None
-
-
-def leaked_thinking(text: str) -> str | None:
-    """The first marker of thinking in an answer that should have none."""
-    match = _THINKING.search(text)
-    return match[0] if match else None
-
-
-def _verdict(question: Question, ok: bool, observed: str, why: str) -> Verdict:
-    return Verdict(
-        id=f"answer_{question.id}",
-        ok=ok,
-        expected=question.expected,
-        observed=observed.strip(),
-        why=why,
-    )
+    return Verdict(**judging.judge(question.model_dump(), response))

@@ -49,6 +49,7 @@ def _key(value: SecretStr) -> SecretStr:
 Key = Annotated[SecretStr, AfterValidator(_key)]
 Address = Annotated[str, AfterValidator(_ip_address)]
 Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
+Share = Annotated[float, Field(ge=0, le=1)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
 
 
@@ -107,6 +108,22 @@ class HostVars(Strict):
     )
     ready_timeout: Annotated[int, Field(ge=10)] = Field(
         1800, description="seconds an engine may take until it is healthy"
+    )
+    same_answers: bool = Field(
+        True,
+        description="the same model and settings must answer a deploy's questions as they did "
+        "first, word for word",
+    )
+    min_accept_length: Annotated[float, Field(ge=1)] | None = Field(
+        None,
+        description="tokens per step that a deploy must reach; none: the recipe's figure, else "
+        "more than 1",
+    )
+    accept_length_floor: Share = Field(
+        0.8, description="share of the replaced release's accept length that a deploy must reach"
+    )
+    speed_floor: Share = Field(
+        0.5, description="share of the replaced release's tokens/s that a deploy must reach"
     )
 
     def site(self) -> Site:

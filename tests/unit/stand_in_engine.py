@@ -10,6 +10,7 @@ import json
 import shlex
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -46,6 +47,9 @@ class Engine:
     accepted_per_draft: float = 1.5
     #: Of prompt and answer together; none: the engine does not say.
     context: int | None = 2048
+    #: Of every whole answer: tokens by its usage, and seconds it takes.
+    tokens: int = 20
+    seconds: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
     #: What a load generator had generated: tokens, drafts, draft tokens, accepted tokens.
     load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
@@ -128,8 +132,11 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
             elif body.get("stream"):
                 self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
             else:
+                time.sleep(engine.seconds)
                 message = {"role": "assistant", "content": text, "reasoning": engine.reasoning}
-                self.reply(200, json.dumps({"choices": [{"message": message}]}).encode())
+                usage = {"completion_tokens": engine.tokens}
+                whole = {"choices": [{"message": message}], "usage": usage}
+                self.reply(200, json.dumps(whole).encode())
 
         def reply(self, status: int, content: bytes) -> None:
             self.send_response(status)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from tests.playbooks import faults
 
 from roost import reference
 from roost.cli import cli
@@ -34,3 +35,8 @@ def test_every_verb_is_documented() -> None:
         command = cli.get_command(context, verb)
         assert command
         assert command.help
+
+
+def test_faults_are_those_that_the_tests_make() -> None:
+    page = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+    assert page == faults.renewed(page), "run: python -m tests.playbooks.faults docs/reliability.md"

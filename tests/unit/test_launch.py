@@ -68,12 +68,12 @@ def test_container_is_the_author_s_plus_what_is_listed(hardware: str) -> None:
     ]
     # The author publishes on every address; roost on loopback.
     assert [(p.listen, p.host, p.container) for p in spec.ports] == [("127.0.0.1", 8000, 8000)]
-    # What roost adds: a name, limits, no privileges, a bounded restart.
+    # What roost adds: a name, limits, no privileges.
     assert spec.name == "roost-llm"
     assert spec.security == launch.Security(
         cap_drop=["ALL"], no_new_privileges=True, privileged=False
     )
-    assert (spec.pids_limit, spec.restart) == (4096, "on-failure:3")
+    assert spec.pids_limit == 4096
     assert spec.log_options == {"max-size": "50m", "max-file": "3"}
     assert spec.unresolved == []
 

@@ -61,8 +61,8 @@ def test_inputs_are_named_after_the_role_and_internals_are_hidden(role: str) -> 
 def test_every_input_is_used_and_described(role: str) -> None:
     tasks = "".join(
         path.read_text(encoding="utf-8")
-        for path in (ROOT / "roles" / role).rglob("*.yml")
-        if path.parent.name in {"tasks", "vars"}
+        for path in (ROOT / "roles" / role).rglob("*")
+        if path.parent.name in {"tasks", "templates", "vars"}
     )
     for name, option in options(role).items():
         assert name in tasks, f"{name} is used nowhere"

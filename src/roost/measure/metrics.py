@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from roost.errors import RoostError
+from roost.onhost.counters import ACCEPTED as _ACCEPTED
+from roost.onhost.counters import DRAFTS as _DRAFTS
 
-_DRAFTS = "vllm:spec_decode_num_drafts_total"
 _DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
-_ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"

@@ -15,7 +15,7 @@ from roost.catalog import Catalog
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.hub import HubRefusedError, HubUnavailableError
-from roost.launch import CONTAINER, Resolved, Weights
+from roost.launch import Resolved, Weights
 from roost.plan import budget, findings, machine, memory, sglang
 from roost.plan import frontier as frontiers
 from roost.plan.architecture import Dtype
@@ -249,7 +249,7 @@ def _machine(resolved: Resolved, facts: HostFacts | None) -> tuple[Machine | Non
     except RoostError as error:
         # What is wrong with the GPUs is a finding of its own; the budget is the profile's then.
         return profile, [_obstacle("memory-not-probed", "warning", error, "host facts")]
-    if CONTAINER in facts.containers and profile is not None:
+    if facts.releases and profile is not None:
         # What our own container holds comes back at the swap.
         free = max(probed.available_bytes, profile.available_bytes)
         probed = probed.model_copy(update={"available_bytes": min(free, probed.total_bytes)})

@@ -1,0 +1,178 @@
+#!/usr/bin/python
+"""Ansible module: which releases a host has, and what serves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import NAME
+from ansible.module_utils.roost.onhost.machine import Machine, MachineError
+from ansible.module_utils.roost.onhost.store import Store
+from ansible.module_utils.roost.onhost.trial import endpoint_of
+
+DOCUMENTATION = r"""
+---
+module: release_facts
+short_description: Which releases a host has, and what serves
+description:
+  - Reads the releases that a host keeps, the container that serves with its systemd unit, and
+    whether its endpoint is healthy. Changes nothing.
+options:
+  directory:
+    description: Where releases are recorded; it need not exist.
+    type: path
+    required: true
+  release:
+    description: Id of a release of which everything that was recorded is wanted, or V(previous).
+    type: str
+  log_lines:
+    description: Lines of the log of an engine that does not run.
+    type: int
+    default: 400
+attributes:
+  check_mode:
+    support: full
+  diff_mode:
+    support: none
+author:
+  - roost
+"""
+
+EXAMPLES = r"""
+- name: Read the releases
+  release_facts:
+    directory: /var/lib/roost/releases
+"""
+
+RETURN = r"""
+current:
+  description: Id of the release that serves.
+  returned: always
+  type: str
+previous:
+  description: Id of the release that served before it.
+  returned: always
+  type: str
+releases:
+  description: >-
+    Each that is kept, the last to serve first - C(id), C(recipe), C(speculation), C(times),
+    C(figures), and C(missing) with what it would need that is no longer on the host.
+  returned: always
+  type: list
+  elements: dict
+chosen:
+  description: C(id) and C(files) of O(release); none if it is not kept.
+  returned: always
+  type: dict
+transaction:
+  description: A swap that has begun and not ended.
+  returned: always
+  type: dict
+busy:
+  description: Who changes the host at the moment.
+  returned: always
+  type: str
+last_failed:
+  description: Why the last release that was not kept was not.
+  returned: always
+  type: dict
+engine:
+  description: >-
+    C(exists), C(running), C(exit_code), C(restarts), C(unit) as systemd calls its state,
+    C(healthy), and C(log) if it does not run.
+  returned: always
+  type: dict
+"""
+
+
+def missing(machine: Machine, deployment: dict[str, Any]) -> list[str]:
+    """What a release needs and the host no longer has."""
+    image = deployment["spec"]["image"]
+    gone = [] if machine.has_image(image) else [f"image {image} is gone"]
+    return gone + [
+        f"{weights['repo']}@{weights['revision'][:12]} is gone"
+        for weights in deployment["weights"]
+        if not Path(weights["directory"], ".roost.json").is_file()
+    ]
+
+
+def described(machine: Machine, store: Store, release: str) -> dict[str, Any]:
+    """One kept release, in short."""
+    deployment = store.read(release, "deployment.json") or {}
+    return {
+        "id": release,
+        "recipe": deployment.get("recipe"),
+        "speculation": deployment.get("speculation"),
+        "times": store.read(release, "times.json"),
+        "figures": (store.read(release, "gate.json") or {}).get("figures", {}),
+        "missing": missing(machine, deployment) if deployment else ["its record is gone"],
+    }
+
+
+def engine(machine: Machine, store: Store, log_lines: int) -> dict[str, Any]:
+    """What serves, and how it does."""
+    container = machine.inspect(NAME)
+    unit = machine.unit(NAME)
+    state = container["State"] if container else {}
+    running = bool(state.get("Running"))
+    found: dict[str, Any] = {
+        "exists": container is not None,
+        "running": running,
+        "exit_code": state.get("ExitCode"),
+        "restarts": int(unit.get("NRestarts") or 0),
+        "unit": unit["ActiveState"],
+        "healthy": False,
+        "log": machine.log(NAME, log_lines) if container and not running else [],
+    }
+    current = store.pointed("current")
+    deployment = store.read(current, "deployment.json") if current else None
+    if running and deployment:
+        reply = endpoint_of(deployment).get(deployment["health_path"], 5.0)
+        found["healthy"] = reply.status == 200
+    return found
+
+
+def main() -> None:
+    """Entry point of the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "required": True},
+            "release": {"type": "str"},
+            "log_lines": {"type": "int", "default": 400},
+        },
+        supports_check_mode=True,
+    )
+    machine, store = Machine(), Store(module.params["directory"])
+    wanted = module.params["release"]
+    current, previous = store.pointed("current"), store.pointed("previous")
+    chosen = previous if wanted == "previous" else wanted
+    kept = store.ids()
+    files = {}
+    if chosen in kept:
+        names = ("release.json", "deployment.json", "plan.json")
+        files = {name: store.read(chosen, name) for name in names}
+    try:
+        module.exit_json(
+            changed=False,
+            current=current,
+            previous=previous,
+            releases=[described(machine, store, release) for release in kept],
+            chosen={
+                "id": chosen,
+                "files": {name: content for name, content in files.items() if content},
+            }
+            if files
+            else None,
+            transaction=store.begun(),
+            busy=store.holder(),
+            last_failed=store.read("last-failed", "why.json"),
+            engine=engine(machine, store, module.params["log_lines"]),
+        )
+    except MachineError as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Releases: what is recorded of them, what became of one, and which to go back to.
+
+The host does the work (:mod:`roost.onhost.transaction`); here its outcome becomes one message for
+a person.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from textwrap import indent
+from typing import TYPE_CHECKING, Any
+
+from roost.deployment import Deployment
+from roost.launch import CONTAINER
+
+if TYPE_CHECKING:
+    from roost.diagnose import Diagnosis
+
+#: What runs and what it came from: the same record is the same release.
+_HASHED = {
+    "recipe",
+    "hardware",
+    "speculation",
+    "served_name",
+    "engine_version",
+    "weights",
+    "spec",
+    "accept_findings",
+}
+#: Lines of the engine's log that a message ends with.
+_SHOWN_LINES = 15
+#: What a failed check says of a healthy engine, by the beginning of its id.
+_FAILINGS = {
+    "api_key": "asks nobody for its API key",
+    "answer_": "answers wrongly",
+    "same_": "answers otherwise than it did",
+    "accept_length": "accepts too few drafts",
+    "speed": "is too slow",
+}
+
+
+def release(deployment: Deployment, plan: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What a host is told of a release, and keeps.
+
+    Args:
+        deployment: What is to run.
+        plan: Verdict and findings that it is deployed with.
+
+    Returns:
+        ``{id, container, deployment, files}``. The id is the recipe and a hash of
+        ``files["release.json"]``, which says nothing of when or how often it was deployed.
+        ``container`` is its name while it is on trial.
+    """
+    record = deployment.model_dump(mode="json", include=_HASHED)
+    digest = hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:12]
+    whole = deployment.model_dump(mode="json")
+    files: dict[str, Any] = {"release.json": record, "deployment.json": whole}
+    if plan is not None:
+        files["plan.json"] = dict(plan)
+    return {
+        "id": f"{deployment.recipe}-{digest}",
+        "container": f"{CONTAINER}-{digest}",
+        "deployment": whole,
+        "files": files,
+    }
+
+
+def outcome(result: Mapping[str, Any], host: str, deployment: Mapping[str, Any]) -> dict[str, Any]:
+    """What became of a release, for people.
+
+    Args:
+        result: Of the module ``engine_release``; or of a task that did not come that far.
+        host: Inventory name.
+        deployment: The release's.
+
+    Returns:
+        ``{failed, message, lines}``: one text where it failed; else a line for each answer, the
+        figures, and what happened on the way.
+    """
+    if "outcome" not in result:
+        return {"failed": True, "message": _no_outcome(result, host), "lines": []}
+    lines = list(_on_the_way(result))
+    if result["outcome"] == "serves":
+        prompts = {each["id"]: each["prompt"] for each in deployment["gate"]["questions"]}
+        lines += [f"{prompts[name]} {text}" for name, text in result["answers"].items()]
+        if result["figures"]:
+            lines.append(_figures(result["figures"]))
+        return {"failed": False, "message": "", "lines": lines}
+    parts = [_headline(result, host), *_evidence(result, deployment), *lines, _now(result, host)]
+    return {"failed": True, "message": "\n".join(parts), "lines": []}
+
+
+def diagnosis(log: Sequence[str], deployment: Mapping[str, Any] | None = None) -> Diagnosis | None:
+    """The root cause in a dead engine's log; none if nothing in it speaks of one.
+
+    Args:
+        log: Its lines.
+        deployment: What ran, where it is known: a fix is then computed from its settings.
+    """
+    # Reads a few hundred fingerprints, which a deploy that goes well has no use for.
+    from roost.diagnose import diagnose
+
+    version = deployment["engine_version"] if deployment else None
+    settings = deployment["asked"]["settings"] if deployment else {}
+    said = {name: value for name, value in settings.items() if value is not None}
+    found = diagnose(list(log), version=version, settings=said)
+    return next((one for one in found if one.severity == "error"), None)
+
+
+def to_go_back_to(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:
+    """The release that a rollback is about.
+
+    Args:
+        facts: What the module ``release_facts`` found, with the release in question as ``chosen``.
+        host: Inventory name.
+        wanted: Id of a kept release; none: the previous one.
+
+    Returns:
+        ``{release, refusal}``, one of which is none; the release as :func:`release` gives it.
+    """
+    kept = [each["id"] for each in facts["releases"]]
+    chosen = facts["chosen"]
+    refusal = None
+    if wanted is None and facts["previous"] is None:
+        refusal = "no previous release is kept"
+    elif chosen is None:
+        refusal = f"release {wanted} is not kept on this host"
+    else:
+        found = next(each for each in facts["releases"] if each["id"] == chosen["id"])
+        if found["missing"]:
+            refusal = f"release {chosen['id']} cannot serve again: " + ", ".join(found["missing"])
+    if refusal:
+        text = f"{host}: {refusal}; nothing was changed.\n  kept are: {', '.join(kept) or 'none'}"
+        return {"release": None, "refusal": text}
+    digest = chosen["id"].rpartition("-")[2]
+    return {
+        "release": {
+            "id": chosen["id"],
+            "container": f"{CONTAINER}-{digest}",
+            "deployment": chosen["files"]["deployment.json"],
+            "files": chosen["files"],
+        },
+        "refusal": None,
+    }
+
+
+def status(facts: Mapping[str, Any]) -> list[str]:
+    """What serves on a host and what it could go back to, in lines.
+
+    Args:
+        facts: What the module ``release_facts`` found.
+    """
+    lines = [f"{facts['current'] or 'no release'}: {serving(facts)}"]
+    if swap := facts["transaction"]:
+        at_work = f"by {facts['busy']}" if facts["busy"] else "by nobody any more: deploy again"
+        lines.append(f"a swap to {swap['new']} has begun, and is being ended {at_work}")
+    elif facts["busy"]:
+        lines.append(f"at work: {facts['busy']}")
+    if failed := facts["last_failed"]:
+        lines.append(f"not kept, {failed['at']}: {failed['release']}: {_what(failed)}")
+    for each in facts["releases"]:
+        if each["id"] == facts["current"]:
+            continue
+        mark = " (previous)" if each["id"] == facts["previous"] else ""
+        gone = f"; {', '.join(each['missing'])}" if each["missing"] else ""
+        lines.append(f"kept: {each['id']}{mark}, served last {each['times']['last_served']}{gone}")
+    return lines
+
+
+def serving(facts: Mapping[str, Any]) -> str:
+    """How the engine of a host does, in a few words."""
+    engine = facts["engine"]
+    if not engine["exists"]:
+        return "nothing serves"
+    if engine["healthy"]:
+        return "healthy" + (f", restarted {engine['restarts']} times" * bool(engine["restarts"]))
+    if engine["running"]:
+        return "runs, but is not healthy"
+    cause = diagnosis(engine["log"])
+    why = f"exit code {engine['exit_code']}" + (f": {cause.evidence}" if cause else "")
+    states = {
+        "failed": "was given up after several starts",
+        "activating": "has ended, and is about to be started again",
+    }
+    return f"{states.get(engine['unit'], 'does not run')} ({why})"
+
+
+def _no_outcome(result: Mapping[str, Any], host: str) -> str:
+    said = str(result.get("msg") or result.get("module_stderr") or "no reason given").strip()
+    if not result.get("unreachable"):
+        return f"{host}: the host could not judge the release\n  why: {said}"
+    return (
+        f"{host}: the connection was lost while a release was judged, and did not come back\n"
+        f"  why: {said}\n"
+        "  The host goes on by itself: what passes is kept, else the release before serves again.\n"
+        "  fix: when the host can be reached, see `roost status -i INVENTORY`, or deploy again"
+    )
+
+
+def _headline(result: Mapping[str, Any], host: str) -> str:
+    if result["outcome"] == "busy":
+        return f"{host}: another deploy is at work on this host ({result['waited_for']})"
+    if result["outcome"] == "unknown":
+        return f"{host}: the connection was lost before anything was begun"
+    verbs = {"fails": "does not pass", "untouched": "was not tried"}
+    verb = verbs.get(result["outcome"], "was not kept")
+    return f"{host}: release {result['release']} {verb}: {_what(result['failure'])}."
+
+
+def _what(failure: Mapping[str, Any]) -> str:
+    """What went wrong, in one sentence."""
+    wrong = [found["id"] for found in failure["checks"] if not found["ok"]]
+    says = [text for kind, text in _FAILINGS.items() if any(one.startswith(kind) for one in wrong)]
+    return "it is healthy, but " + " and ".join(says) if says else str(failure["what"])
+
+
+def _evidence(result: Mapping[str, Any], deployment: Mapping[str, Any]) -> Iterator[str]:
+    failure = result["failure"]
+    if not failure:
+        return
+    prompts = {each["id"]: each["prompt"] for each in deployment["gate"]["questions"]}
+    for found in failure["checks"]:
+        if found["ok"]:
+            continue
+        kind, _, about = found["id"].partition("_")
+        observed = f"saw {found['observed']}"
+        if kind in {"answer", "same"}:
+            observed = f"asked {prompts[about]!r}, the answer was {found['observed']!r}"
+        yield f"  {found['id']}: {observed}"
+        yield f"    wants: {found['expected']}"
+        if found["why"]:
+            yield f"    why: {found['why']}"
+    if failure["log"] and failure["step"] != "gate":
+        if cause := diagnosis(failure["log"], deployment):
+            yield f"  cause: {cause.title}: {cause.evidence}"
+            yield f"    why: {cause.why}"
+            yield f"    fix: {cause.fix}"
+        yield "  the end of its log:\n" + indent("\n".join(failure["log"][-_SHOWN_LINES:]), "    ")
+
+
+def _now(result: Mapping[str, Any], host: str) -> str:
+    """What serves after a failure."""
+    previous = result.get("previous") or "the release before"
+    kept = f"  why it was not kept: /var/lib/roost/releases/last-failed/ on {host}"
+    texts = {
+        "restored": f"  serves now: {previous} again ({result.get('restored')})\n{kept}",
+        "unproved": f"  serves now: nothing that is known to be good. {previous} was started "
+        f"again, but: {result.get('restored')}\n  fix: see `docker logs {CONTAINER}` on {host}, "
+        f"then deploy what is known to work\n{kept}",
+        "nothing": f"  serves now: nothing, as before\n{kept}",
+        "fails": "  serves now: this release, as it was. The one before is a rollback away: "
+        "`roost rollback -i INVENTORY`",
+        "untouched": "  serves now: what served before; nothing was changed",
+        "busy": "  fix: deploy again when that has ended; nothing was changed",
+        "unknown": "  fix: deploy again; nothing was changed",
+    }
+    return texts[result["outcome"]]
+
+
+def _on_the_way(result: Mapping[str, Any]) -> Iterator[str]:
+    if result.get("waited_for") and result["outcome"] != "busy":
+        yield f"  first waited for another deploy of this host: {result['waited_for']}"
+    if swap := result.get("recovered"):
+        way = "completed" if swap["way"] == "forwards" else "undone"
+        yield (
+            f"  first {way}: a swap to {swap['new']} that {swap['who'] or 'somebody'} had begun, "
+            "and whose end was never reached (killed, or the host went down)"
+        )
+
+
+def _figures(figures: Mapping[str, float]) -> str:
+    units = {
+        "ready_seconds": "healthy after {:g} s",
+        "warm_up_seconds": "first answer {:g} s",
+        "accept_length": "accept length {:.2f}",
+        "tokens_per_second": "{:.1f} tokens/s",
+    }
+    return ", ".join(text.format(figures[name]) for name, text in units.items() if name in figures)

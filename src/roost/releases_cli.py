@@ -1,0 +1,80 @@
+"""``roost status`` and ``roost rollback``: what serves on hosts, and back to what served before."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+from roost.errors import RoostError
+
+_inventory = click.option(
+    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+)
+_limit = click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+_ask_password = click.option(
+    "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
+)
+
+
+def _password(ask: bool) -> str | None:
+    if not ask:
+        return None
+    password: str = click.prompt("sudo password", hide_input=True)
+    return password
+
+
+@click.command()
+@_inventory
+@_limit
+@_ask_password
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: bool) -> None:
+    """What serves on each host, and which releases it could go back to.
+
+    Exit status 1 if anything is not healthy or not reached.
+    """
+    from roost import fleet, releases
+
+    found, failed = fleet.ask(
+        "status",
+        "Read the releases",
+        inventory,
+        limit=limit,
+        become_password=_password(ask_become_pass),
+    )
+    if as_json:
+        told = {"hosts": found, "failed": failed}
+        click.echo(json.dumps(told, indent=2, ensure_ascii=False))
+    else:
+        for host in sorted([*found, *failed]):
+            lines = releases.status(found[host]) if host in found else [failed[host]]
+            click.echo("\n    ".join([f"{host}  {lines[0]}", *lines[1:]]))
+    if failed or not all(facts["engine"]["healthy"] for facts in found.values()):
+        sys.exit(1)
+
+
+@click.command()
+@_inventory
+@click.option("--to", "release", metavar="ID", help="A kept release (default: the previous one).")
+@_limit
+@_ask_password
+def rollback(
+    inventory: Path, release: str | None, limit: str | None, ask_become_pass: bool
+) -> None:
+    """Go back to a release that the hosts keep; fetches nothing."""
+    from roost import fleet
+
+    result = fleet.run_playbook(
+        "rollback",
+        inventory,
+        limit=limit,
+        become_password=_password(ask_become_pass),
+        extra_vars={"rollback_to": release} if release else None,
+    )
+    if not result.ok:
+        bad = ", ".join([*result.failed, *result.unreachable])
+        raise RoostError(f"rollback failed on: {bad or 'no host in particular'} ({result.status})")
+    click.echo("rolled back: " + ", ".join(result.hosts))

@@ -1,0 +1,115 @@
+"""The module's own part: work in a process apart, whatever becomes of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# In a process of its own: a fork of this one would take its threads for its own.
+PROGRAM = """
+import importlib.util, json, os, signal, sys
+import roost, roost.onhost
+from roost.onhost import machine, store, transaction, trial
+sys.modules.update({
+    "ansible.module_utils.roost": roost,
+    "ansible.module_utils.roost.onhost": roost.onhost,
+    "ansible.module_utils.roost.onhost.store": store,
+    "ansible.module_utils.roost.onhost.transaction": transaction,
+    "ansible.module_utils.roost.onhost.machine": machine,
+    "ansible.module_utils.roost.onhost.trial": trial,
+})
+spec = importlib.util.spec_from_file_location("engine_release", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+transaction.abandon = lambda machine, store, wanted, what: {"outcome": "abandoned", "what": what}
+place = store.Store(sys.argv[2], sys.argv[3])
+place.take_turn("tester", 0)
+wanted = trial.Wanted("x-1", "roost-llm-1", "id", {}, {})
+
+%s
+
+print(json.dumps({**module.apart(place, wanted, doing), "kept": place.outcome()}))
+"""
+
+
+def apart(folder: Path, doing: str) -> dict[str, Any]:
+    (folder / "releases").mkdir()
+    module = ROOT / "plugins" / "modules" / "engine_release.py"
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", PROGRAM % textwrap.dedent(doing)),
+            *(str(module), str(folder / "releases"), str(folder / "run")),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_outcome_comes_back_and_is_kept_for_who_lost_the_connection(tmp_path: Path) -> None:
+    doing = """
+        def doing(machine, store, wanted):
+            print("not into the module's answer")
+            return {"outcome": "serves", "apart": os.getpid() != parent}
+        parent = os.getpid()
+    """
+    found = apart(tmp_path, doing)
+    assert found["outcome"] == "serves"
+    assert found["kept"] == {"outcome": "serves", "apart": True}
+
+
+def test_a_defect_of_ours_leaves_no_host_without_its_engine(tmp_path: Path) -> None:
+    doing = """
+        def doing(machine, store, wanted):
+            raise KeyError("a defect")
+    """
+    found = apart(tmp_path, doing)
+    assert found["outcome"] == "abandoned"
+    assert found["what"] == "KeyError: 'a defect' (a defect of roost)"
+
+
+def test_a_killed_process_is_ended_by_the_one_that_waits(tmp_path: Path) -> None:
+    doing = """
+        def doing(machine, store, wanted):
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    found = apart(tmp_path, doing)
+    assert found["outcome"] == "abandoned"
+    assert "was killed" in found["what"]
+
+
+def test_the_work_outlives_whoever_waits_for_it(tmp_path: Path) -> None:
+    doing = """
+        import time
+        def doing(machine, store, wanted):
+            time.sleep(0.3)
+            return {"outcome": "serves"}
+        # The module's process dies as when its connection is lost.
+        fork = os.fork
+        def fork_and_die():
+            pid = fork()
+            if pid:
+                os._exit(0)
+            return pid
+        os.fork = fork_and_die
+    """
+    with pytest.raises(json.JSONDecodeError):
+        apart(tmp_path, doing)
+    from roost.onhost.store import Store
+
+    store = Store(str(tmp_path / "releases"), str(tmp_path / "run"))
+    assert str(store.holder()).startswith("tester, since ")
+    store.take_turn("next", 10)
+    assert store.outcome() == {"outcome": "serves"}

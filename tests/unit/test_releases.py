@@ -1,0 +1,266 @@
+"""What a person is told of a release, and which one a rollback is about."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.deployments import deployment
+
+from roost import releases
+
+
+def result(outcome: str, **found: Any) -> dict[str, Any]:
+    return {
+        "outcome": outcome,
+        "release": "new-1",
+        "previous": "old-1",
+        "failure": None,
+        "restored": "",
+        "checks": [],
+        "figures": {},
+        "answers": {},
+        "recovered": None,
+        "waited_for": "",
+        **found,
+    }
+
+
+def failure(step: str = "engine", **found: Any) -> dict[str, Any]:
+    return {
+        "step": step,
+        "what": "the engine ended with exit code 1",
+        "checks": [],
+        "log": [],
+        **found,
+    }
+
+
+def check(name: str, **found: Any) -> dict[str, Any]:
+    said = {"ok": False, "expected": "the right one", "observed": "another", "why": "because"}
+    return {"id": name, **said, **found}
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> dict[str, Any]:
+    return deployment(tmp_path).model_dump(mode="json")
+
+
+def message(given: dict[str, Any], told: dict[str, Any]) -> str:
+    found = releases.outcome(told, "spark-01", given)
+    assert found["failed"]
+    text: str = found["message"]
+    return text
+
+
+def test_a_release_that_serves_tells_answers_and_figures(given: dict[str, Any]) -> None:
+    told = result(
+        "serves",
+        answers={"capital": "Paris.", "sum": "4"},
+        figures={"ready_seconds": 41.5, "accept_length": 4.62, "tokens_per_second": 88.1},
+    )
+    found = releases.outcome(told, "spark-01", given)
+    assert (found["failed"], found["message"]) == (False, "")
+    assert found["lines"] == [
+        "What is the capital of France? Paris.",
+        "What is 2+2? 4",
+        "healthy after 41.5 s, accept length 4.62, 88.1 tokens/s",
+    ]
+
+
+def test_a_failed_gate_says_what_was_asked_and_what_serves_now(given: dict[str, Any]) -> None:
+    broken = failure(
+        "gate", checks=[check("answer_capital"), check("speed", observed="3 tokens/s")]
+    )
+    text = message(
+        given, result("restored", failure=broken, restored="healthy, with right answers")
+    )
+    assert text.splitlines() == [
+        "spark-01: release new-1 was not kept: it is healthy, but answers wrongly and is too slow.",
+        "  answer_capital: asked 'What is the capital of France?', the answer was 'another'",
+        "    wants: the right one",
+        "    why: because",
+        "  speed: saw 3 tokens/s",
+        "    wants: the right one",
+        "    why: because",
+        "  serves now: old-1 again (healthy, with right answers)",
+        "  why it was not kept: /var/lib/roost/releases/last-failed/ on spark-01",
+    ]
+
+
+def test_a_dead_engine_is_shown_with_its_cause_and_the_end_of_its_log(
+    given: dict[str, Any],
+) -> None:
+    log = [f"INFO {number}" for number in range(40)]
+    log[3] = "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory."
+    log[30] = "RuntimeError: Engine core initialization failed. See root cause above."
+    text = message(given, result("nothing", failure=failure(log=log)))
+    assert "  cause: the GPU ran out of memory: torch.OutOfMemoryError: CUDA out of" in text
+    assert re.search(r"^    fix: .*max_num_batched_tokens", text, re.MULTILINE)
+    assert "    INFO 39" in text
+    assert "INFO 24" not in text
+    assert "serves now: nothing, as before" in text
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        (
+            result("unproved", failure=failure(), restored="answer_sum: wrong"),
+            "old-1 was started again, but: answer_sum: wrong",
+        ),
+        (
+            result("fails", failure=failure()),
+            "this release, as it was. The one before is a rollback away",
+        ),
+        (result("untouched", failure=failure()), "was not tried"),
+        (
+            result("busy", waited_for="ann@desk deploys x-2, since noon"),
+            "another deploy is at work on this host (ann@desk deploys x-2, since noon)",
+        ),
+        (result("unknown"), "the connection was lost before anything was begun"),
+        (
+            {"unreachable": True, "msg": "Connection timed out"},
+            "The host goes on by itself",
+        ),
+        ({"msg": "No module named json"}, "could not judge the release\n  why: No module"),
+    ],
+)
+def test_every_other_end_says_what_serves_and_what_to_do(
+    given: dict[str, Any], told: dict[str, Any], says: str
+) -> None:
+    assert says in message(given, told)
+
+
+def test_what_happened_on_the_way_is_told(given: dict[str, Any]) -> None:
+    swap = {"phase": "trial", "new": "lost-1", "who": "ann@desk", "way": "back"}
+    told = result("serves", recovered=swap, waited_for="ben@desk deploys x-2, since noon")
+    waited, undone = releases.outcome(told, "spark-01", given)["lines"]
+    assert "ben@desk deploys x-2" in waited
+    assert "first undone: a swap to lost-1 that ann@desk had begun" in undone
+    swap["way"] = "forwards"
+    assert "first completed" in releases.outcome(told, "spark-01", given)["lines"][1]
+
+
+def test_the_record_leaves_out_what_differs_from_day_to_day(tmp_path: Path) -> None:
+    one = releases.release(deployment(tmp_path))
+    other = releases.release(deployment(tmp_path, ready_timeout=60, speed_floor=0.1))
+    assert one["id"] == other["id"]
+    assert other["files"]["deployment.json"]["ready_timeout"] == 60
+    assert one["container"] == "roost-llm-" + one["id"].rpartition("-")[2]
+    planned = releases.release(deployment(tmp_path), {"verdict": "ok"})
+    assert planned["id"] == one["id"]
+    assert planned["files"]["plan.json"] == {"verdict": "ok"}
+
+
+# Rollback
+
+KEPT = [
+    {"id": "r-0123456789ab", "missing": [], "times": {"last_served": "today"}},
+    {"id": "r-cdef01234567", "missing": ["image x is gone"], "times": {"last_served": "before"}},
+]
+
+
+def facts(**found: Any) -> dict[str, Any]:
+    return {
+        "current": "r-0123456789ab",
+        "previous": "r-cdef01234567",
+        "releases": KEPT,
+        "chosen": None,
+        "transaction": None,
+        "busy": None,
+        "last_failed": None,
+        "engine": {
+            "exists": True,
+            "running": True,
+            "healthy": True,
+            "restarts": 0,
+            "exit_code": 0,
+            "unit": "active",
+            "log": [],
+        },
+        **found,
+    }
+
+
+def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:
+    files = {"deployment.json": {"recipe": "r"}, "release.json": {}}
+    chosen = {"id": "r-0123456789ab", "files": files}
+    found = releases.to_go_back_to(facts(chosen=chosen), "spark-01", "r-0123456789ab")
+    assert found["refusal"] is None
+    assert found["release"] == {
+        "id": "r-0123456789ab",
+        "container": "roost-llm-0123456789ab",
+        "deployment": {"recipe": "r"},
+        "files": files,
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "says"),
+    [
+        (facts(previous=None), None, "no previous release is kept"),
+        (facts(), "nonesuch", "release nonesuch is not kept on this host"),
+        (
+            facts(chosen={"id": "r-cdef01234567", "files": {}}),
+            None,
+            "release r-cdef01234567 cannot serve again: image x is gone",
+        ),
+    ],
+)
+def test_what_cannot_serve_again_is_refused(
+    found: dict[str, Any], wanted: str | None, says: str
+) -> None:
+    refused = releases.to_go_back_to(found, "spark-01", wanted)
+    assert refused["release"] is None
+    assert refused["refusal"].startswith(f"spark-01: {says}; nothing was changed.")
+    assert "kept are: r-0123456789ab, r-cdef01234567" in refused["refusal"]
+
+
+# Status
+
+
+@pytest.mark.parametrize(
+    ("engine", "says"),
+    [
+        ({}, "healthy"),
+        ({"restarts": 2}, "healthy, restarted 2 times"),
+        ({"healthy": False}, "runs, but is not healthy"),
+        ({"exists": False, "healthy": False}, "nothing serves"),
+        (
+            {
+                "running": False,
+                "healthy": False,
+                "exit_code": 1,
+                "unit": "failed",
+                "log": ["OSError: [Errno 98] Address already in use"],
+            },
+            "was given up after several starts (exit code 1: OSError: [Errno 98] Address already",
+        ),
+        (
+            {"running": False, "healthy": False, "exit_code": 0, "unit": "activating"},
+            "has ended, and is about to be started again (exit code 0)",
+        ),
+        ({"running": False, "healthy": False, "unit": "inactive"}, "does not run"),
+    ],
+)
+def test_status_says_how_the_engine_does(engine: dict[str, Any], says: str) -> None:
+    found = facts()
+    found["engine"] |= engine
+    assert releases.serving(found).startswith(says)
+
+
+def test_status_lists_what_could_serve_and_what_is_going_on() -> None:
+    found = facts(
+        transaction={"new": "x-2"},
+        last_failed={"at": "then", "release": "x-1", **failure()},
+    )
+    first, swap, failed, kept = releases.status(found)
+    assert first == "r-0123456789ab: healthy"
+    assert swap == ("a swap to x-2 has begun, and is being ended by nobody any more: deploy again")
+    assert failed == "not kept, then: x-1: the engine ended with exit code 1"
+    assert kept == "kept: r-cdef01234567 (previous), served last before; image x is gone"
+    found["busy"] = "ann@desk deploys x-2, since noon"
+    assert "by ann@desk deploys x-2" in releases.status(found)[1]
