@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,33 +59,71 @@ def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -
     return folder
 
 
-def deploy(where: Path, *options: str, **overrides: Any) -> Play:
-    """``ansible-playbook deploy.yml -i WHERE`` from the repository root.
+class Running:
+    """A run of a playbook that goes on, with what it has printed so far.
 
     Args:
         where: The inventory.
         options: Further options, such as ``--check``.
+        playbook: From the repository root.
         overrides: Variables that win over the inventory's (``-e``).
     """
-    argv = [str(Path(sys.executable).with_name("ansible-playbook")), "deploy.yml", "-i", str(where)]
-    for name, value in overrides.items():
-        argv += ["-e", yaml.safe_dump({name: value}, default_flow_style=True, width=10_000)]
-    environment = {key: value for key, value in os.environ.items() if "ANSIBLE" not in key}
-    done = subprocess.run(
-        [*argv, *options],
-        cwd=ROOT,
-        env={**environment, "ANSIBLE_NOCOLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    recap = list(_RECAP.finditer(done.stdout))
-    counts = [
-        {found["host"]: int(found[key]) for found in recap}
-        for key in ("changed", "failed", "unreachable")
-    ]
-    return Play(done.returncode, done.stdout + done.stderr, *counts)
+
+    def __init__(
+        self, where: Path, *options: str, playbook: str = "deploy.yml", **overrides: Any
+    ) -> None:
+        program = str(Path(sys.executable).with_name("ansible-playbook"))
+        argv = [program, playbook, "-i", str(where)]
+        for name, value in overrides.items():
+            argv += ["-e", yaml.safe_dump({name: value}, default_flow_style=True, width=10_000)]
+        environment = {key: value for key, value in os.environ.items() if "ANSIBLE" not in key}
+        # A file, for what outlives a kill would keep a pipe open.
+        self._output = Path(tempfile.mkstemp(prefix="playbook-")[1])
+        with self._output.open("w") as output:
+            self._child = subprocess.Popen(
+                [*argv, *options],
+                cwd=ROOT,
+                env={**environment, "ANSIBLE_NOCOLOR": "1", "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # So that a kill takes what it has started too.
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def reaches(self, task: str, seconds: float = 120) -> None:
+        """Wait until a task has begun."""
+        deadline = time.monotonic() + seconds
+        while f"TASK [{task}" not in self.output:
+            assert self._child.poll() is None, self.output
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """End it at once, as the power cut of a controller would."""
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self.end()
+
+    def end(self) -> Play:
+        """Wait for its end."""
+        code = self._child.wait()
+        text = self.output
+        self._output.unlink()
+        recap = list(_RECAP.finditer(text))
+        counts = [
+            {found["host"]: int(found[key]) for found in recap}
+            for key in ("changed", "failed", "unreachable")
+        ]
+        return Play(code, text, *counts)
+
+
+def deploy(where: Path, *options: str, **overrides: Any) -> Play:
+    """``ansible-playbook deploy.yml -i WHERE`` from the repository root; see :class:`Running`."""
+    return Running(where, *options, **overrides).end()
 
 
 def state(host: Host) -> str:

@@ -127,7 +127,6 @@ def test_the_spark_inventory_launches_the_quick_start_of_its_source(
     ]
     added = [
         ("--name", "roost-llm"),
-        ("--restart", "on-failure:3"),
         ("--pids-limit", "4096"),
         ("--cap-drop", "ALL"),
         ("--security-opt", "no-new-privileges"),

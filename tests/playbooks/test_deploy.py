@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.playbooks.faults import BACK, fault
 from tests.playbooks.playbook import Play, deploy, inventory, state
 
 from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
+from roost.lab.lab import WORSE_DRAFTER
 from roost.launch import CONTAINER, KEY_SOURCE
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(900)]
@@ -56,6 +58,13 @@ def server(
 def container(host: Host) -> dict[str, Any]:
     inspected = host.exec(["docker", "inspect", CONTAINER])
     found: dict[str, Any] = json.loads(inspected.stdout)[0]
+    return found
+
+
+def current(host: Host) -> dict[str, Any]:
+    """What is recorded of the release that serves."""
+    shown = host.exec(["cat", "/var/lib/roost/releases/current/release.json"])
+    found: dict[str, Any] = json.loads(shown.stdout)
     return found
 
 
@@ -108,8 +117,7 @@ def test_a_first_deploy_ends_with_right_answers(server: Server) -> None:
 
 
 def test_the_container_is_the_launch_that_was_computed(server: Server) -> None:
-    release = server.host.exec(["cat", "/var/lib/roost/releases/current"]).stdout
-    spec = json.loads(release)["spec"]
+    spec = current(server.host)["spec"]
     running = container(server.host)
     limits = running["HostConfig"]
     assert running["Config"]["Image"] == spec["image"]
@@ -127,7 +135,10 @@ def test_the_container_is_the_launch_that_was_computed(server: Server) -> None:
     assert limits["Privileged"] is False
     assert limits["PidsLimit"] == spec["pids_limit"]
     assert limits["LogConfig"] == {"Type": "json-file", "Config": spec["log_options"]}
-    assert limits["RestartPolicy"] == {"Name": "on-failure", "MaximumRetryCount": 3}
+    # systemd starts it, at every boot.
+    assert limits["RestartPolicy"] == {"Name": "no", "MaximumRetryCount": 0}
+    unit = server.host.exec(["systemctl", "is-enabled", "--quiet", CONTAINER])
+    assert unit.returncode == 0
 
 
 def test_a_second_deploy_changes_nothing(server: Server) -> None:
@@ -247,27 +258,48 @@ def test_a_hub_that_is_down(server: Server, lab: SharedLab, other_lock: str) -> 
         assert deploy(server.inventory).code == 0
 
 
+@fault("engine", "is healthy and answers wrongly (compiled, in bfloat16)", BACK)
 def test_a_compiled_engine_is_healthy_and_refused_for_its_answers(server: Server) -> None:
     # The fault needs both: compiled, and in the type that the recipe turns away from.
     compiled = {"enforce_eager": False, "dtype": "bfloat16"}
+    before = current(server.host)
     play = deploy(server.inventory, roost_settings=compiled)
     assert play.code != 0
     message = play.refusal(server.host)
     assert "is healthy, but answers wrongly" in message
     assert "answer_capital: asked 'What is the capital of France?', the answer was" in message
     assert "wants: an answer that names Paris" in message
-    # Health alone would have let it pass, and no release says that it is deployed.
-    assert container(server.host)["State"]["Running"]
-    release = server.host.exec(["cat", "/var/lib/roost/releases/current"]).stdout
-    assert "--enforce-eager" in json.loads(release)["spec"]["command"]
+    # Health alone would have let it pass. The release before is back.
+    assert "again (healthy, with right answers)" in message
+    assert "Paris" in answer(server.host, "What is the capital of France?")
+    assert "--enforce-eager" in container(server.host)["Config"]["Cmd"]
+    assert current(server.host) == before
 
 
-def test_an_engine_that_ends_is_reported_with_its_last_words(server: Server) -> None:
+@fault("engine", "refuses a flag and ends", BACK)
+def test_an_engine_that_ends_is_reported_with_its_cause(server: Server) -> None:
     play = deploy(server.inventory, roost_settings={"extra_args": ["--no-such-flag"]})
     assert play.code != 0
     message = play.refusal(server.host)
-    assert "ended" in message
-    assert "unrecognized arguments: --no-such-flag" in message
+    assert "the engine ended with exit code 2 before it was healthy" in message
+    assert "cause: --no-such-flag is no flag of this engine" in message
+    assert "again (healthy, with right answers)" in message
+    assert "Paris" in answer(server.host, "What is the capital of France?")
+
+
+@fault("engine", "has a drafter that was trained too briefly", BACK)
+def test_a_drafter_that_fits_worse_is_stopped_by_its_accept_length(
+    server: Server,
+    lab: SharedLab,  # noqa: ARG001  # with its hub running
+) -> None:
+    before = current(server.host)
+    play = deploy(server.inventory, roost_settings={"drafter_revision": WORSE_DRAFTER})
+    assert play.code != 0
+    message = play.refusal(server.host)
+    assert "it is healthy, but accepts too few drafts" in message
+    assert "the drafter fits this model worse than it did" in message
+    assert current(server.host) == before
+    assert "Paris" in answer(server.host, "What is the capital of France?")
 
 
 def test_a_key_is_asked_for_and_shown_nowhere(
@@ -290,7 +322,7 @@ def test_a_key_is_asked_for_and_shown_nowhere(
     assert play.code == 0, play.output
     assert (status(host, first), status(host, second), status(host, None)) == (200, 401, 401)
     assert host.exec(["stat", "-c", "%a %U", KEY_SOURCE]).stdout.split() == ["600", "root"]
-    script = "cat /proc/[0-9]*/cmdline /var/lib/roost/releases/*; docker logs roost-llm 2>&1"
+    script = "cat /proc/[0-9]*/cmdline /var/lib/roost/releases/*/*; docker logs roost-llm 2>&1"
     shown = host.exec(["sh", "-c", script]).stdout
     assert "serve" in shown
     for text in (play.output, json.dumps(container(host)), shown):
