@@ -19,8 +19,8 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from roost.errors import RoostError, UsageError
-from roost.lab import hubstore, network, paths, processes, registry
-from roost.lab.fixtures import SharedLab
+from roost.lab import controller, hubstore, network, paths, processes, registry
+from roost.lab.fixtures import Place, SharedLab
 from roost.lab.hosts import SUDO_PASSWORD, SUDO_USER, Host, HostSpec
 from roost.lab.lab import Lab, LabSpec
 
@@ -49,12 +49,14 @@ Left = Callable[[str, Path], list[str]]
 
 
 @pytest.fixture
-def own(lab_turn: None) -> Iterator[Lab]:  # noqa: ARG001  # for its order
+def own(lab_turn: Place) -> Iterator[Lab]:  # noqa: ARG001  # for its order
     """A lab of two hosts that is down, and is down again afterwards."""
     lab = make(HostSpec(name="one"), HostSpec(name="two"))
-    lab.down(quiet)
-    yield lab
-    lab.down(quiet)
+    # Its name and subnet are fixed, and two sessions may be at it.
+    with controller.turn(quiet, lock=Path("/run/lock/roost-lab-tests-own.lock")):
+        lab.down(quiet)
+        yield lab
+        lab.down(quiet)
 
 
 def ssh(lab: Lab, host: Host, command: str) -> subprocess.CompletedProcess[str]:

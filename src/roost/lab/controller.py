@@ -132,16 +132,23 @@ def turn(
     say: Say,
     busy: str = "another lab is being brought up or taken down",
     lock: Path = _LOCK,
+    *,
+    wait: bool = True,
 ) -> Iterator[None]:
     """Wait for our turn: labs of one machine are brought up and taken down one at a time.
 
     The kernel gives the lock back when its holder ends, however it ends.
+
+    Raises:
+        BlockingIOError: It is somebody else's turn, and we are not to wait.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     with lock.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            if not wait:
+                raise
             say(f"{busy}; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -12,11 +12,13 @@ Hosts are started when first asked for and shared by all tests that ask for the 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -28,10 +30,21 @@ from roost.lab.lab import Lab, LabSpec, Rootfs
 if TYPE_CHECKING:
     from roost.lab.build import Artefacts
 
-LAB_NAME = "pytest"
-LAB_SUBNET = "10.78.0.0/24"
 
-_SESSION_LOCK = Path("/run/lock/roost-lab-tests.lock")
+class Place(NamedTuple):
+    """Where a test session may have its lab."""
+
+    name: str
+    subnet: str
+    lock: Path
+
+
+#: Half of what a session does is waiting, so two sessions may test labs at the same time.
+PLACES = (
+    Place("pytest", "10.78.0.0/24", Path("/run/lock/roost-lab-tests.lock")),
+    Place("pytest-2", "10.81.0.0/24", Path("/run/lock/roost-lab-tests-2.lock")),
+)
+_PLACE = pytest.StashKey[Place]()
 
 
 class SharedLab:
@@ -85,18 +98,51 @@ def require_lab() -> None:
         pytest.skip(f"no lab here: {error}")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    """Have a place for the session's lab, if any test needs one.
+
+    Here, and not in a fixture: the wait is no part of a test, which may take only so long.
+    """
+    with contextlib.ExitStack() as stack:
+        if any(item.get_closest_marker("lab") for item in session.items):
+            with contextlib.suppress(RoostError):  # require_lab says it
+                controller.check_machine()
+                place = stack.enter_context(_a_place())
+                session.config.stash[_PLACE] = place
+        return (yield)
+
+
+@contextlib.contextmanager
+def _a_place() -> Iterator[Place]:
+    """A place that no other session has, as soon as there is one."""
+    said = False
+    while True:
+        for place in PLACES:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(controller.turn(_say, lock=place.lock, wait=False))
+                except BlockingIOError:
+                    continue
+                yield place
+                return
+        if not said:
+            said = True
+            print("other test sessions have the labs; waiting for one", flush=True)
+        time.sleep(1)
+
+
 @pytest.fixture(scope="session")
-def lab_turn() -> Iterator[None]:
-    """This machine's turn to test labs: sessions wait for each other, whoever started them."""
+def lab_turn(request: pytest.FixtureRequest) -> Place:
+    """The place that this session has on this machine, for tests that are marked ``lab``."""
     require_lab()
-    with controller.turn(_say, "another test session is using its lab", _SESSION_LOCK):
-        yield
+    return request.config.stash[_PLACE]
 
 
 @pytest.fixture(scope="session")
-def shared_lab(lab_turn: None) -> Iterator[SharedLab]:  # noqa: ARG001  # for its order
+def shared_lab(lab_turn: Place) -> Iterator[SharedLab]:
     """The session's one lab."""
-    shared = SharedLab(LAB_NAME, LAB_SUBNET)
+    shared = SharedLab(lab_turn.name, lab_turn.subnet)
     # What an earlier, killed session left would be shared hosts in an unknown state.
     shared.down()
     try:
