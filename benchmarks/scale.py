@@ -1,0 +1,138 @@
+"""What a deploy that has nothing to do costs, by number of hosts.
+
+The hosts are the lab's, with the stand-in engine, and all of them share this machine with the
+controller: what is measured is the work of both sides, on however many cores there are. Whole
+processes (``ansible-playbook deploy.yml``), the sizes in turn within each round, medians.
+
+``make bench-scale``, or ``python benchmarks/scale.py --help``; as root, as the lab is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+
+from roost.lab import build, controller, fixtures
+from roost.lab.build.standin import standin_image
+from roost.lab.hosts import HostSpec
+from roost.lab.lab import Lab, LabSpec
+
+ROOT = Path(__file__).parents[1]
+BIN = Path(sys.executable).parent
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def fleet(hosts: int) -> Iterator[Lab]:
+    """A lab of so many hosts, for as long as it is needed."""
+    names = [f"s{number:02}" for number in range(1, hosts + 1)]
+    spec = LabSpec.model_validate({"name": "scale", "subnet": "10.79.0.0/24", "hosts": ()})
+    lab = Lab(spec.joined_by([HostSpec(name=name) for name in names]))
+    with contextlib.ExitStack() as stack:
+        for place in fixtures.PLACES:  # nobody else has a lab meanwhile
+            stack.enter_context(
+                controller.turn(_say, "a test session is using its lab", place.lock)
+            )
+        lab.down(_say)
+        try:
+            lab.up(_say)
+            yield lab
+        finally:
+            lab.down(_say)
+
+
+def write_inventory(folder: Path, lab: Lab, image: str) -> Path:
+    """The lab's own inventory, with the stand-in for an engine."""
+    written = lab.inventory()
+    written["all"]["vars"].update(
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(lab.lock_file),
+        roost_settings={"image": image},
+        # All of them start at once, on one machine.
+        roost_ready_timeout=600,
+    )
+    (folder / "hosts.yml").write_text(yaml.safe_dump(written, sort_keys=False))
+    return folder
+
+
+def deploy(where: Path, hosts: Sequence[str]) -> tuple[float, float, int]:
+    """One run over these hosts: its seconds, the controller's CPU seconds, what it changed."""
+    argv = [BIN / "ansible-playbook", "deploy.yml", "-i", where, "--limit", ",".join(hosts)]
+    environment = {**os.environ, "ANSIBLE_NOCOLOR": "1"}
+    with tempfile.TemporaryFile("w+") as output:
+        begun = time.monotonic()
+        child = subprocess.Popen(
+            argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+        )
+        _, status, used = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - begun
+        output.seek(0)
+        said = output.read()
+    if child.returncode != 0:
+        sys.exit(f"{said}\ndeploy failed: exit code {child.returncode}")
+    changed = sum(int(count) for count in re.findall(r" changed=(\d+) ", said))
+    return seconds, used.ru_utime + used.ru_stime, changed
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--sizes", default="1,2,4,8,16,32", help="numbers of hosts (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)s)")
+    options = parser.parse_args()
+    sizes = sorted({int(size) for size in options.sizes.split(",")})
+    with fleet(sizes[-1]) as lab, tempfile.TemporaryDirectory() as folder:
+        build.build_all(lab.cache, _say)
+        where = write_inventory(Path(folder), lab, standin_image(lab.cache, _say))
+        names = sorted(lab.hosts)
+        seconds, _, _ = deploy(where, names)
+        _say(f"first deploy of {len(names)} hosts: {seconds:.1f} s")
+        runs: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+        for number in range(options.rounds):
+            for size in sizes:
+                seconds, cpu, changed = deploy(where, names[:size])
+                if changed:
+                    sys.exit(
+                        f"the deploy of {size} hosts changed {changed} things; nothing was new"
+                    )
+                runs[size].append((seconds, cpu))
+                _say(
+                    f"round {number + 1}: {size} hosts {seconds:.1f} s, controller {cpu:.1f} s CPU"
+                )
+    report(runs)
+
+
+def report(runs: dict[int, list[tuple[float, float]]]) -> None:
+    """The table for docs/performance.md."""
+    medians = {
+        size: tuple(statistics.median(column) for column in zip(*found, strict=True))
+        for size, found in runs.items()
+    }
+    first = min(medians)
+    print("| hosts | seconds | times one host | seconds a host more | controller CPU, s |")
+    print("|---|---|---|---|---|")
+    before = None
+    for size, (seconds, cpu) in medians.items():
+        more = "" if before is None else f"{(seconds - medians[before][0]) / (size - before):.2f}"
+        ratio = seconds / medians[first][0]
+        print(f"| {size} | {seconds:.1f} | {ratio:.2f} | {more} | {cpu:.1f} |")
+        before = size
+
+
+if __name__ == "__main__":
+    main()
