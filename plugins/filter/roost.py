@@ -163,6 +163,23 @@ def roost_registry_auth(image: str, logins: Sequence[Mapping[str, Any]]) -> dict
     return {}
 
 
+def roost_downloads(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What to wait for, as the action ``await_downloads`` takes it.
+
+    Args:
+        begun: Results of the loop that began to fetch weights in the background.
+    """
+    return [
+        {
+            "name": one["item"]["repo"],
+            "job": one["results_file"],
+            "path": one["item"]["directory"],
+            "bytes": one["item"].get("bytes"),
+        }
+        for one in begun
+    ]
+
+
 def roost_pull_failure(result: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Why an image did not come, and what to do about it.
 
@@ -239,6 +256,7 @@ class FilterModule:
             "roost_probe": roost_probe,
             "roost_preflight": roost_preflight,
             "roost_registry_auth": roost_registry_auth,
+            "roost_downloads": roost_downloads,
             "roost_pull_failure": roost_pull_failure,
             "roost_published": roost_published,
             "roost_release": roost_release,

@@ -97,8 +97,12 @@ class Running:
 
     def reaches(self, task: str, seconds: float = 120) -> None:
         """Wait until a task has begun."""
+        self.says(re.escape(f"TASK [{task}"), seconds)
+
+    def says(self, pattern: str, seconds: float = 120) -> None:
+        """Wait until something stands in its output."""
         deadline = time.monotonic() + seconds
-        while f"TASK [{task}" not in self.output:
+        while not re.search(pattern, self.output, re.MULTILINE):
             assert self._child.poll() is None, self.output
             assert time.monotonic() < deadline, self.output
             time.sleep(0.02)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
-from tests.playbooks.playbook import ROOT, Play, deploy, inventory
+from tests.playbooks.playbook import ROOT, Play, Running, deploy, inventory
 from tests.unit import faulty
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
@@ -103,6 +104,42 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
     assert there(host) == fetched | extra
     prune(opened)
     assert there(host) == fetched | {f"org--a/{released}"}
+
+
+def test_a_download_is_watched_and_outlives_its_connection(
+    lab: SharedLab, artefacts: Artefacts, tmp_path: Path
+) -> None:
+    host, models = lab.host(), "/var/lib/roost/watched"
+    hub = Faulty(application(artefacts.hub_store))
+    with serving(hub, address=str(lab.lab.spec.gateway.ip)) as endpoint:
+        where = inventory(
+            tmp_path / "inventory",
+            lab.lab,
+            [host],
+            roost_recipe="smollm2-135m",
+            roost_lock_file=str(lab.lab.lock_file),
+            roost_hub_endpoint=endpoint,
+            roost_model_dir=models,
+            model_store_progress_interval=1,
+            # So that what a cut line takes along is noticed soon.
+            ansible_ssh_extra_args="-o ServerAliveInterval=2 -o ServerAliveCountMax=1",
+        )
+        # The weights take some twenty seconds so.
+        hub.order(".safetensors", faulty.paced(12e6))
+        run = Running(where, "--tags", "model_store")
+        run.says(r" MB of \d+ MB, [1-9]", 180)
+        host.cut()
+        run.says("out of reach")
+        host.join()
+        play = run.end()
+    assert play.code == 0, play.output
+    line = (
+        rf"^{host.name}: \S+ \d+ MB of \d+ MB, \d+ %, \d+ MB/s, 0:\d\d left; \S+ (waits|fetching)"
+    )
+    assert re.search(line, play.output, re.MULTILINE), play.output
+    found = host.exec(["sh", "-c", f"ls -d {models}/*/*; ls /root/.ansible_async"])
+    assert len([name for name in found.stdout.split() if "/" in name]) == 2
+    assert "j" not in [name[0] for name in found.stdout.split()]
 
 
 def test_accounts_at_registries(lab: SharedLab, tmp_path: Path) -> None:

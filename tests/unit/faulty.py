@@ -111,6 +111,19 @@ def at(place: int, act: Callable[[], Awaitable[None]]) -> Behaviour:
     return behave
 
 
+def paced(rate: float) -> Behaviour:
+    """The right answer, at so many bytes a second."""
+
+    async def behave(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        async def through(message: Message) -> None:
+            await send(message)
+            await asyncio.sleep(len(message.get("body", b"")) / rate)
+
+        await app(scope, receive, through)
+
+    return behave
+
+
 def cut(place: int) -> Behaviour:
     """The connection ends after so many bytes."""
 
