@@ -1,0 +1,35 @@
+"""Imports the package once, in the process that Ansible forks its workers from.
+
+Each task of each host has a worker of its own, and each that uses any filter at all would load the
+filters of this project, so import the package: most of what a deploy without news costs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from ansible.plugins.callback import CallbackBase
+
+with contextlib.suppress(ImportError):  # the filters say it
+    import roost.deployment
+    import roost.hosts
+    import roost.plan.gate
+    import roost.preflight
+    import roost.releases  # noqa: F401  # for those that are forked later
+
+DOCUMENTATION = r"""
+---
+name: preload
+type: aggregate
+short_description: Import what filters need before workers are forked
+description:
+  - Prints nothing and listens to nothing. Without it a playbook works, and takes longer.
+"""
+
+
+class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible has no types
+    """Nothing: to have been imported is all."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "preload"
