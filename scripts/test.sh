@@ -9,9 +9,10 @@ if [ "$(id -u)" -eq 0 ] && [ ! -x /usr/sbin/sshd ]; then
     if [ -d /run/systemd/system ]; then systemctl disable --quiet --now ssh; fi
 fi
 
-pytest -q tests/unit
+# Two at a time: half of what tests of a lab do is waiting, and each of the two has a lab of its own.
+pytest -q -n 2 tests/unit
 if [ "$(id -u)" -eq 0 ]; then
     # Said here, with progress, rather than silently inside the first test that needs it.
     roost lab build --install
 fi
-pytest -q tests --ignore=tests/unit
+pytest -q -n 2 --dist loadfile tests --ignore=tests/unit

@@ -31,6 +31,10 @@ def spawn(tmp_path: Path, marker: str, *argv: str) -> Process:
 def test_a_process_is_recorded_and_ended(tmp_path: Path, marker: str) -> None:
     process = spawn(tmp_path, marker)
     assert processes.recorded(tmp_path / "pid") == process
+    deadline = time.monotonic() + 30
+    while not processes.marked(marker):  # the kernel shows its environment a moment later
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert processes.marked(marker) == [process]
     assert Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n"
     assert os.getsid(process.pid) != os.getsid(0)
