@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -110,6 +111,18 @@ def test_a_notebook_that_breaks_says_why_and_where(tmp_path: Path) -> None:
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
     with pytest.raises(UsageError, match="no notebook 'verfy'"):
         notebooks.execute("verfy", {}, tmp_path)
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, out: Path, **__: object) -> None:
+        out.write_text("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(notebooks.papermill, "execute_notebook", full)
+    with pytest.raises(RoostError, match="No space left on device") as caught:
+        notebooks.execute("verify", {"inventory": "x", "host": "y"}, tmp_path / "run")
+    assert caught.value.what == f"{tmp_path / 'run'}: the run cannot be kept"
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> None:
