@@ -80,8 +80,8 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
     given = {**parameters, "run_dir": str(run_dir)}
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
     papermill_engine.check_parameters(path.name, notebook, given)
-    run_dir.mkdir(parents=True, exist_ok=True)
     try:
+        run_dir.mkdir(parents=True, exist_ok=True)
         with _quietly():
             papermill.execute_notebook(
                 path,
@@ -95,6 +95,14 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
             return runs.read(run_dir)
         raise RoostError(
             error.what, fix=f"the notebook as it ran: {run_dir / runs.EXECUTED}"
+        ) from None
+    except OSError as error:
+        # What papermill could not write to its end is no notebook.
+        (run_dir / runs.EXECUTED).unlink(missing_ok=True)
+        raise RoostError(
+            f"{run_dir}: the run cannot be kept",
+            why=error.strerror or type(error).__name__,
+            fix="make room, or keep runs elsewhere",
         ) from None
     except (DeadKernelError, CellTimeoutError, NoSuchKernel, RuntimeError) as error:
         raise RoostError(

@@ -55,13 +55,51 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable o
 
 
 @click.command()
+@click.option(
+    "--long-context",
+    type=click.IntRange(min=0),
+    metavar="TOKENS",
+    help="Length of the long prompt (default: all that fits; 0: none).",
+)
+@click.option(
+    "--long-context-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=900,
+    show_default=True,
+    help="Time that it may take.",
+)
+@click.option(
+    "--bad-requests/--no-bad-requests", default=True, help="Also send what must be refused."
+)
+@click.option(
+    "--reference", metavar="RUN", help="A run of speculation none: its answers must come again."
+)
+@click.option("--require-seen", is_flag=True, help="What the log does not say is a failure.")
 @_over_hosts(jobs=4)
-def verify(**options: Any) -> None:
+def verify(
+    long_context: int | None,
+    long_context_seconds: float,
+    bad_requests: bool,
+    reference: str | None,
+    require_seen: bool,
+    **options: Any,
+) -> None:
     """Prove that each host runs what was pinned and answers right.
 
     Runs notebooks/verify.ipynb for every host and exits 1 if a check failed anywhere.
     """
-    _execute("verify", {}, "not verified", **options)
+    if reference is not None and Path(reference).is_dir():
+        # A notebook looks from elsewhere.
+        reference = str(Path(reference).absolute())
+    parameters = {
+        "runs_dir": str((options["runs_dir"] or Path("runs")).absolute()),
+        "long_context": long_context,
+        "long_context_seconds": long_context_seconds,
+        "bad_requests": bad_requests,
+        "reference": reference,
+        "require_seen": require_seen,
+    }
+    _execute("verify", parameters, "not verified", **options)
 
 
 @click.command()
@@ -199,14 +237,23 @@ def _show(outcome: Outcome, undone: str) -> None:
     table.add_column("check", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("observed", overflow="fold")
+    told: set[str] = set()
+    marks = {"pass": Text("ok", "green"), "not seen": Text("not seen", "yellow")}
     for check in result.checks:
-        mark = Text("ok", style="green") if check.ok else Text("FAILED", style="bold red")
+        if check.verdict == "not applicable":
+            continue
+        mark = marks[check.verdict] if check.ok else Text("FAILED", style="bold red")
         # A line each for what is well; what is not is told in full.
-        shown = Text(" ".join(check.observed.split()), no_wrap=check.ok, overflow="ellipsis")
-        if not check.ok:
+        said = " ".join((check.observed or check.why).split())
+        shown = Text(said, no_wrap=check.ok, overflow="ellipsis")
+        if not check.ok and not check.observed and check.why in told:
+            shown = Text("as above", style="red")
+        elif not check.ok:
             shown = Text(f"expected: {check.expected}\n", style="dim")
             shown.append(f"observed: {check.observed}\n" if check.observed else "", style="not dim")
             shown.append(check.why, style="not dim red")
+            told.add(check.why)
+            shown.append(f"\nto mend: {check.fix}" if check.fix else "", style="not dim")
         table.add_row(Text(check.id), mark, shown)
     console.print(table)
 

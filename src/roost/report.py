@@ -12,6 +12,8 @@ from typing import Any
 
 import jinja2
 
+from roost.measure.checks import Check, ordered
+
 
 def render(result: Mapping[str, Any]) -> str:
     """The report of one run.
@@ -21,9 +23,14 @@ def render(result: Mapping[str, Any]) -> str:
     """
     started = dt.datetime.fromisoformat(result["started"])
     finished = dt.datetime.fromisoformat(result["finished"])
+    # A run that an older roost wrote says less of its checks.
+    checks = [Check.model_validate(check) for check in result["checks"]]
     return _template().render(
         result=result,
-        failed=[check for check in result["checks"] if not check["ok"]],
+        checks=ordered(checks),
+        failed=[check for check in checks if not check.ok],
+        unseen=[check for check in checks if check.ok and check.verdict == "not seen"],
+        inapplicable=[check for check in checks if check.verdict == "not applicable"],
         started=started.strftime("%Y-%m-%d %H:%M:%S UTC"),
         seconds=(finished - started).total_seconds(),
     )

@@ -23,7 +23,7 @@ from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
-from roost.measure.verify import Check, Evidence, Figure
+from roost.measure.checks import Check, Evidence, Figure
 from roost.root import repository_root
 
 RESULT = "result.json"
@@ -76,15 +76,34 @@ class Result(BaseModel):
         return [check for check in self.checks if not check.ok]
 
     def summary(self) -> str:
-        """The outcome for people: one line, and one more for each failed check."""
+        """The outcome for people: one line, and one more for each reason why checks failed."""
         if self.ok:
-            return f"{self.host}: all {len(self.checks)} checks passed"
+            return f"{self.host}: {self._passed()}"
         lines = [f"{self.host}: {len(self.failed)} of {len(self.checks)} checks failed"]
+        # What could not even be asked has one reason: an unreachable host, a dead engine.
+        unasked: dict[str, list[str]] = {}
         for check in self.failed:
+            if check.why and not check.observed:
+                unasked.setdefault(check.why, []).append(check.id)
+        for check in self.failed:
+            alike = [] if check.observed else unasked.get(check.why, [])
+            if check.id in alike[1:]:
+                continue
             said = f"{check.id}: expected {_short(check.expected)}"
             said += f"; observed {_short(check.observed)}" if check.observed else ""
+            said = ", ".join(alike) if len(alike) > 1 else said
             lines.append(f"  {said}; {check.why}" if check.why else f"  {said}")
+            lines += [f"    fix: {check.fix}"] if check.fix else []
         return "\n".join(lines)
+
+    def _passed(self) -> str:
+        """How many checks hold, and of which nothing was to be seen."""
+        applies = [check for check in self.checks if check.verdict != "not applicable"]
+        unseen = [check.id for check in applies if check.verdict == "not seen"]
+        if not unseen:
+            return f"all {len(applies)} checks passed"
+        passed = len(applies) - len(unseen)
+        return f"{passed} of {len(applies)} checks passed, not seen: {', '.join(unseen)}"
 
     def require(self) -> None:
         """Nothing, or the failed checks.

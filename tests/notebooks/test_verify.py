@@ -19,6 +19,19 @@ from roost.measure.client import Client, EngineError
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
+INAPPLICABLE = {
+    "log_attention",
+    "log_drafter_attention",
+    "log_moe",
+    "log_kv_dtype",
+    "log_graphs",
+    "api_key",
+    "api_key_hidden",
+    "lossless",
+    "thinking_off",
+    "reasoning_parser",
+    "tool_parser",
+}
 SEES_CONTAINER = {"container", "image_digest", "command", "mounts"}
 SEES_WEIGHTS = {"model_revision", "drafter_revision"}
 
@@ -47,6 +60,19 @@ def test_a_deployed_host_passes_through_plain_papermill(deployed: Deployed, tmp_
     assert result.figures["accept_length"].value > 1
     observed = {check.id: check.observed for check in result.checks}
     assert "Paris" in observed["answer_capital"]
+    # Nothing is left open: what is not passed does not apply to this recipe on a CPU.
+    verdicts = {check.id: check.verdict for check in result.checks}
+    assert {name for name, verdict in verdicts.items() if verdict != "pass"} == INAPPLICABLE
+    assert set(verdicts.values()) == {"pass", "not applicable"}
+    (pool,) = (check for check in result.checks if check.id == "pool_tokens")
+    assert pool.expected.endswith("tokens (the plan it was deployed with)")
+    assert "KV cache size: " in pool.observed
+    # As near the claimed 2,048 as the answer leaves.
+    assert int(observed["long_context"].partition(" ")[0].replace(",", "")) > 1880
+    assert observed["refuses_unknown_model"].startswith("HTTP 404: ")
+    assert observed["refuses_broken_json"].startswith("HTTP 400: ")
+    assert "0 restarts" in observed["alive_after"]
+    assert "Initializing a V1 LLM engine" in (folder / "engine-start.log").read_text()
     assert observed["image_digest"] == deployed.deployment().image_digest
     assert "spec_decode_num_drafts_total" in (folder / "metrics_after.txt").read_text()
     assert (
@@ -110,7 +136,10 @@ def test_an_unreachable_host_is_one_reason_for_every_check(
         result = deployed.verify(tmp_path)
     finally:
         deployed.host.join()
-    assert [check.id for check in result.checks if check.ok] == []
+    assert {check.verdict for check in result.checks} == {"fail", "not applicable"}
+    assert {check.id for check in result.checks if check.ok} <= {*INAPPLICABLE, "long_context"} | {
+        check.id for check in result.checks if check.id.startswith("refuses_")
+    }
     assert f"{deployed.host.name} (" in result.failed[0].why
     assert "cannot connect" in result.failed[0].why
     assert (tmp_path / "report.html").is_file()

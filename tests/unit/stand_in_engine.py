@@ -7,11 +7,12 @@ output are whatever a test needs.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +22,9 @@ from typing import Any
 from roost.deployment import Deployment
 
 ANSWERS = {"capital of France": "The capital of France is Paris.", "2+2": "2+2 is 4."}
+#: A file beside the stand-in `docker`: with it, another process runs in the container.
+RESTARTED = "restarted"
+CALL = {"function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
 OTHER = "A hash table maps keys to values through a hash function."
 
 
@@ -35,10 +39,14 @@ class Engine:
     server_info: dict[str, str] = field(default_factory=dict)
     #: Asked for under /v1, like vLLM; none: nobody is asked.
     key: str | None = None
+    #: Takes any key for the right one.
+    trusting: bool = False
     health: int = 200
     chat_status: int = 200
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     reasoning: str = ""
+    #: Beside the answer where thinking is asked for.
+    thought: str = "All but 9 run away, so 9 are left."
     #: Raw bytes of a stream instead of the right ones.
     stream: bytes | None = None
     #: How many streams say something else first, as near ties do.
@@ -50,13 +58,59 @@ class Engine:
     #: Of every whole answer: tokens by its usage, and seconds it takes.
     tokens: int = 20
     seconds: float = 0.0
+    #: What it takes although it should refuse it, by the check's id; and what it does then.
+    serves: set[str] = field(default_factory=set)
+    refusal: tuple[int, str] | None = None
+    on_bad: Callable[[], object] = lambda: None
+    #: Whether its template listens to enable_thinking, and whether it shows how it renders.
+    obeys: bool = True
+    renders: bool = True
+    #: Loses what stands far back.
+    forgets: bool = False
+    #: Of a tool call: in its field, or as text where no parser takes it out.
+    tool_calls: list[dict[str, Any]] = field(default_factory=lambda: [dict(CALL)])
+    tool_text: str = ""
+    #: Next best tokens by position, for those who ask how likely they were.
+    others: dict[int, dict[str, float]] = field(default_factory=dict)
+    words: list[str] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
     #: What a load generator had generated: tokens, drafts, draft tokens, accepted tokens.
     load: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
 
     def answer(self, body: dict[str, Any]) -> str:
         prompt = body["messages"][0]["content"]
+        if (fact := re.search(r"of Zubrowka is (\S+)\.", prompt)) and not self.forgets:
+            return f"It is {fact[1]}."
         return next((text for key, text in self.answers.items() if key in prompt), OTHER)
+
+    def render(self, body: dict[str, Any]) -> list[int]:
+        """The prompt as tokens: a word is one."""
+        thinks = body.get("chat_template_kwargs", {}).get("enable_thinking", True)
+        tail = "<think> </think>" if self.obeys and not thinks else "<think>"
+        tokens = []
+        for word in f"{body['messages'][0]['content']} {tail}".split():
+            if word not in self.words:
+                self.words.append(word)
+            tokens.append(self.words.index(word))
+        return tokens
+
+    def refused(self, body: dict[str, Any]) -> tuple[int, str] | None:
+        """Status and message for a request that must not be served."""
+        context, asked = self.context or 2048, body.get("max_tokens", 1)
+        wrong = {
+            "refuses_long_prompt": (len(self.render(body)) > context, "prompt is too long"),
+            "refuses_long_answer": (asked > context, "max_tokens is too large"),
+            "refuses_negative_max_tokens": (asked < 1, "max_tokens must be positive"),
+            "refuses_unknown_model": (body["model"].startswith("not-"), "no such model"),
+            "refuses_bad_tool": (
+                any("name" not in tool["function"] for tool in body.get("tools", [])),
+                "tools.0.function.name: Field required",
+            ),
+        }
+        for check, (bad, message) in wrong.items():
+            if bad and check not in self.serves:
+                return 400, message
+        return None
 
     def metrics(self) -> str:
         labels = '{engine="0",model_name="m"}'
@@ -111,13 +165,24 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
 
         def stranger(self) -> bool:
             asked = self.path.startswith("/v1") and engine.key is not None
-            return asked and self.headers.get("Authorization") != f"Bearer {engine.key}"
+            given = self.headers.get("Authorization")
+            return asked and given != f"Bearer {engine.key}" and not (engine.trusting and given)
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            try:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            except ValueError:
+                self.refuse(400, "JSON decode error")
+                return
             if self.path == "/stand-in/load":
                 engine.load = [a + b for a, b in zip(engine.load, body, strict=True)]
                 self.reply(200, b"{}")
+                return
+            if self.path.endswith("tokenize"):
+                self.reply(200 if engine.renders else 404, json.dumps(self.tokens(body)).encode())
+                return
+            if refused := engine.refused(body):
+                self.refuse(*refused)
                 return
             engine.requests.append(body)
             text = engine.answer(body)
@@ -133,10 +198,38 @@ def serving(engine: Engine | None = None) -> Iterator[Engine]:
                 self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
             else:
                 time.sleep(engine.seconds)
-                message = {"role": "assistant", "content": text, "reasoning": engine.reasoning}
-                usage = {"completion_tokens": engine.tokens}
-                whole = {"choices": [{"message": message}], "usage": usage}
+                prompt = len(engine.render(body))
+                usage = {"prompt_tokens": prompt, "completion_tokens": engine.tokens}
+                whole = {"choices": [self.choice(body, text)], "usage": usage}
                 self.reply(200, json.dumps(whole).encode())
+
+        def choice(self, body: dict[str, Any], text: str) -> dict[str, Any]:
+            message = {"role": "assistant", "content": text, "reasoning": engine.reasoning}
+            if body.get("tools"):
+                message |= {"content": engine.tool_text, "tool_calls": engine.tool_calls}
+            elif body.get("chat_template_kwargs", {}).get("enable_thinking"):
+                message["reasoning"] = engine.thought
+            choice: dict[str, Any] = {"message": message}
+            if body.get("logprobs"):
+                words = re.findall(r"\S+\s*", text)
+                choice["logprobs"] = {"content": [self.likely(*each) for each in enumerate(words)]}
+            return choice
+
+        def likely(self, at: int, word: str) -> dict[str, Any]:
+            others = {word: -0.5, **engine.others.get(at, {})}
+            top = [{"token": token, "logprob": value} for token, value in others.items()]
+            return {"token": word, "logprob": -0.5, "top_logprobs": top}
+
+        def tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+            if self.path == "/detokenize":
+                return {"prompt": " ".join(engine.words[at] for at in body["tokens"])}
+            tokens = engine.render(body)
+            return {"count": len(tokens), "tokens": tokens}
+
+        def refuse(self, status: int, message: str) -> None:
+            engine.on_bad()
+            status, message = engine.refusal or (status, message)
+            self.reply(status, json.dumps({"error": {"message": message}}).encode())
 
         def reply(self, status: int, content: bytes) -> None:
             self.send_response(status)
@@ -164,13 +257,23 @@ class Container:
 
     inspect: dict[str, Any]
     image: dict[str, Any]
+    #: The log of its newest start.
+    start: str = ""
 
     @classmethod
     def of(cls, deployment: Deployment) -> Container:
         spec = deployment.spec
         return cls(
             inspect={
-                "State": {"Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": ""},
+                "Id": "c0ffee",
+                "State": {
+                    "Status": "running",
+                    "ExitCode": 0,
+                    "OOMKilled": False,
+                    "Error": "",
+                    "Pid": 4711,
+                    "StartedAt": "2026-01-01T10:00:00.123456789Z",
+                },
                 "RestartCount": 0,
                 "Image": "sha256:local",
                 "Config": {
@@ -191,13 +294,18 @@ class Container:
         directory.mkdir(parents=True, exist_ok=True)
         script = directory / "docker"
         harness = Path(__file__).with_name("stand_in_harness.py")
+        (directory / "start.log").write_text(self.start)
+        again = {**self.inspect, "State": {**self.inspect["State"], "Pid": 4712}}
+        was, now = (shlex.quote(json.dumps([one])) for one in (self.inspect, again))
         script.write_text(
             "#!/bin/sh\n# Stand-in: prints what a test decided.\n"
             'case "$1" in\n'
-            f"container) echo {shlex.quote(json.dumps([self.inspect]))};;\n"
+            f"container) if [ -e {directory}/{RESTARTED} ]; then echo {now};\n"
+            f"else echo {was}; fi;;\n"
             f"image) echo {shlex.quote(json.dumps([self.image]))};;\n"
             f'exec) exec {sys.executable} {harness} "$@";;\n'
-            "logs) echo '2026-01-02 out'; printf '2026-01-01 50%%\\r100%%\\n' >&2;;\n"
+            f"logs) if [ $3 = --since ]; then cat {directory}/start.log; exit; fi\n"
+            "echo '2026-01-02 out'; printf '2026-01-01 50%%\\r100%%\\n' >&2;;\n"
             "esac\n"
         )
         script.chmod(0o755)

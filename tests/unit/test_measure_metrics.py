@@ -74,3 +74,79 @@ def test_a_restart_in_between_is_an_error(before: str, after: str) -> None:
 def test_what_is_no_vllm_exposition(text: str) -> None:
     with pytest.raises(RoostError, match="/metrics"):
         metrics.parse(text)
+
+
+def test_what_sglangs_own_collectors_write() -> None:
+    """The collectors of SGLang 0.5.23, run without a server, through its multi-process mode.
+
+    A request of 8 tokens without drafts; 10 of 64 in 12 steps; 20 of 128 in 20, half streamed.
+    """
+    fresh, before, after = (reading(f"sglang_{name}") for name in ("fresh", "before", "after"))
+    assert fresh.speculation is None
+    spec = metrics.delta(before, after).speculation
+    assert spec == metrics.SpecCounters(400, 400 * 9, 20 * 128 - 20 - 400)
+    assert spec.accept_length == pytest.approx(6.35)
+    first = metrics.delta(fresh, before)
+    assert (first.generated_tokens, first.prompt_tokens) == (640, 400)
+    assert first.speculation == metrics.SpecCounters(120, 120 * 9, 640 - 10 - 120)
+
+
+def sglang(
+    steps: float | None, generated: float, requests: float, block: float = 0, rank: int = 0
+) -> str:
+    """The same families with figures of a test's own."""
+    labels = f'engine_type="unified",model_name="m",dp_rank="{rank}"'
+    lines = [
+        f"sglang:spec_accept_length{{{labels}}} 6.9\nsglang:spec_accept_rate{{{labels}}} NaN",
+        f"sglang:spec_num_draft_tokens{{{labels}}} {block}",
+        f'sglang:prompt_tokens_total{{{labels},is_streaming="true"}} 40.0',
+        f'sglang:generation_tokens_total{{{labels},is_streaming="true"}} {generated - 10}',
+        f'sglang:generation_tokens_total{{{labels},is_streaming="false"}} 10.0',
+        f'sglang:num_requests_total{{{labels},is_streaming="true"}} {requests}',
+    ]
+    if steps is not None:
+        lines += [
+            f"sglang:spec_verify_calls_total{{{labels}}} {steps}",
+            f"sglang:spec_verify_calls_created{{{labels}}} 1.79e+09",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def test_sglang_counts_steps_and_the_anchor_is_no_proposal() -> None:
+    before = metrics.parse(sglang(100, 500, 10, block=8))
+    # 20 requests: a token each from their prefill, 200 steps, 1180 accepted proposals.
+    after = metrics.parse(sglang(300, 500 + 20 + 200 + 1180, 30, block=8))
+    spec = metrics.delta(before, after).speculation
+    assert spec == metrics.SpecCounters(200, 200 * 7, 1180)
+    # The pair that SGLang itself logs for such a block: accept len 6.90, accept rate 0.84.
+    assert spec.accept_length == pytest.approx(6.90)
+    assert spec.accept_rate == pytest.approx(0.84, abs=0.005)
+
+
+def test_sglang_that_has_not_speculated_yet() -> None:
+    fresh = metrics.parse(sglang(None, 10, 1))
+    assert fresh.speculation is None
+    # The gauge of the block's size is set some steps later than the first counter.
+    begun = metrics.parse(sglang(5, 20, 2))
+    later = metrics.parse(sglang(105, 320, 3, block=4))
+    assert metrics.delta(fresh, begun).speculation == metrics.SpecCounters(5, 0, 4)
+    assert metrics.delta(begun, later).speculation == metrics.SpecCounters(100, 300, 199)
+    assert metrics.delta(fresh, fresh).speculation is None
+    assert metrics.parse('sglang:num_running_reqs{model_name="m"} 0.0\n').generated_tokens == 0
+
+
+def test_sglang_restarted_or_with_several_ranks() -> None:
+    for generated, requests in ((10, 1), (900, 90)):
+        after = metrics.parse(sglang(None, generated, requests))
+        with pytest.raises(RoostError, match="restarted"):
+            metrics.delta(metrics.parse(sglang(100, 500, 10)), after)
+    both = metrics.parse(sglang(100, 500, 10, block=4) + sglang(50, 250, 5, block=4, rank=1))
+    assert both.speculation == metrics.SpecCounters(150, 450, 750 - 15 - 150)
+
+
+@pytest.mark.parametrize("value", ["NaN", "+Inf"])
+def test_a_counter_that_is_no_number(value: str) -> None:
+    with pytest.raises(RoostError, match="no finite number"):
+        metrics.parse(f"vllm:generation_tokens_total {value}\n")
+    with pytest.raises(RoostError, match="no finite number"):
+        metrics.parse(f"sglang:spec_verify_calls_total {value}\n")

@@ -13,9 +13,11 @@ from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
 from roost.deployment import Deployment, from_variables
+from roost.errors import UsageError
 from roost.inventory import Connection, Host
-from roost.measure import verify
+from roost.measure import demands, verify
 from roost.measure.verify import Check, Evidence
+from roost.plan import planner
 
 IDS = [
     "container",
@@ -24,6 +26,38 @@ IDS = [
     "mounts",
     "model_revision",
     "drafter_revision",
+    "log_attention",
+    "log_drafter_attention",
+    "log_moe",
+    "log_kv_dtype",
+    "log_graphs",
+    "pool_tokens",
+    "pool_concurrency",
+    "health",
+    "served_name",
+    "engine_version",
+    "api_key",
+    "answer_capital",
+    "answer_sum",
+    "no_thinking",
+    "streaming",
+    "speculation",
+    "lossless",
+    "thinking_off",
+    "reasoning_parser",
+    "tool_parser",
+    "long_context",
+    "refuses_long_prompt",
+    "refuses_long_answer",
+    "refuses_negative_max_tokens",
+    "refuses_broken_json",
+    "refuses_unknown_model",
+    "refuses_bad_tool",
+    "alive_after",
+    "api_key_hidden",
+]
+#: Asked of the endpoint, of a host with the embedded default.
+ASKED = {
     "health",
     "served_name",
     "engine_version",
@@ -32,7 +66,11 @@ IDS = [
     "no_thinking",
     "streaming",
     "speculation",
-]
+    "long_context",
+    "alive_after",
+    *(check for check in IDS if check.startswith("refuses_")),
+}
+POOL = {"pool_tokens", "pool_concurrency"}
 
 
 @dataclass
@@ -45,10 +83,16 @@ class Site:
     container: Container
     bin: Path
 
-    def verify(self) -> Evidence:
+    def verify(self, **asked: object) -> Evidence:
         self.container.install(self.bin)
         with verify.reach(self.host, self.deployment) as target:
-            return verify.verify(target)
+            return verify.verify(target, verify.options(self.deployment, **asked))
+
+    def check(self, check_id: str, **asked: object) -> Check:
+        """One check, with the rest as it should be."""
+        evidence = self.verify(**asked)
+        assert {check.id for check in evidence.failed} <= {check_id}
+        return next(check for check in evidence.checks if check.id == check_id)
 
     def failed(self) -> dict[str, Check]:
         evidence = self.verify()
@@ -101,10 +145,15 @@ def test_a_key_is_sent_and_strangers_are_turned_away(make_site: Callable[..., Si
     site.engine.key = "a-key"
     evidence = site.verify()
     assert evidence.failed == []
-    assert [check.id for check in evidence.checks if check.id not in IDS] == ["api_key"]
+    verdicts = {check.id: check.verdict for check in evidence.checks}
+    assert (verdicts["api_key"], verdicts["api_key_hidden"]) == ("pass", "pass")
+    site.engine.trusting = True
+    assert site.check("api_key").observed == "an answer with a wrong key"
+    site.engine.trusting = False
     site.engine.key = None
     (failed,) = site.verify().failed
-    assert (failed.id, failed.observed) == ("api_key", "an answer without the API key")
+    assert failed.id == "api_key"
+    assert failed.observed == "an answer without a key and with a wrong key"
     site.engine.key = "another"
     assert {"served_name", "answer_capital"} <= {check.id for check in site.verify().failed}
 
@@ -177,6 +226,8 @@ def test_a_dead_core_behind_a_listening_port(site: Site) -> None:
         "answer_sum",
         "no_thinking",
         "streaming",
+        "long_context",
+        "alive_after",
     }
     assert failed["answer_sum"].why.endswith("issue; engine.log has the reason")
 
@@ -185,7 +236,7 @@ def test_nothing_listens(make_site: Callable[..., Site]) -> None:
     site = make_site(roost_port=9)
     site.container.inspect["State"] = {"Status": "exited", "ExitCode": 1, "OOMKilled": False}
     failed = site.failed()
-    assert set(failed) == {*IDS[6:], "container"}
+    assert set(failed) == {*ASKED, "container", "pool_tokens", "pool_concurrency"}
     assert failed["container"].observed == "exited"
     assert failed["container"].why == "exit status 1; engine.log has its last words"
     assert "no connection" in failed["health"].why
@@ -201,8 +252,8 @@ def test_no_docker_at_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_host_out_of_reach_fails_every_check_with_the_reason(site: Site) -> None:
     site.host = Host("lab-01", site.host.variables, Connection("127.0.0.1", port=9))
     evidence = site.verify()
-    assert [check.id for check in evidence.failed] == IDS
-    whys = {check.why for check in evidence.failed if check.id not in [*IDS[1:4], "no_thinking"]}
+    assert {check.id for check in evidence.failed} == {*IDS[:6], *ASKED, *POOL}
+    whys = {check.why for check in evidence.failed}
     assert len(whys) == 1
     assert "lab-01 (127.0.0.1:9): cannot connect" in whys.pop()
 
@@ -211,7 +262,8 @@ def test_other_served_name_and_other_version(site: Site) -> None:
     site.engine.name = "other"
     site.engine.version = "0.31.0"
     evidence = site.verify()
-    assert [check.id for check in evidence.failed] == ["served_name"]
+    # Of a name that it does not serve it does not say the context either.
+    assert [check.id for check in evidence.failed] == ["served_name", "long_context"]
     version = next(check for check in evidence.checks if check.id == "engine_version")
     assert (version.observed, bool(version.why)) == ("0.31.0", True)
 
@@ -258,3 +310,224 @@ def test_no_speculation_where_none_is_chosen(make_site: Callable[..., Site]) -> 
     assert checks["speculation"].why.startswith("the engine speculates although")
     site.engine.speculates = False
     assert site.verify().ok
+
+
+def test_a_key_that_was_printed_is_found_and_taken_out(make_site: Callable[..., Site]) -> None:
+    site = make_site(roost_api_key="a-key")
+    site.engine.key = "a-key"
+    site.container.start = "2026-01-01 non-default args: {'api_key': ['a-key']}\n"
+    evidence = site.verify()
+    (failed,) = evidence.failed
+    assert (failed.id, failed.observed) == ("api_key_hidden", "it stands in engine-start.log")
+    assert "a-key" not in evidence.artefacts["engine-start.log"] + failed.model_dump_json()
+
+
+def test_figures_do_not_count_what_wears_on_the_engine(site: Site) -> None:
+    usual = site.verify().figures["accept_length"].source
+    assert site.verify(long_context=0, bad_requests=False).figures["accept_length"].source == usual
+
+
+# --- long context ---------------------------------------------------------------------------------
+
+
+def test_a_fact_far_back_is_found_near_the_claimed_length(site: Site) -> None:
+    evidence = site.verify()
+    check = next(check for check in evidence.checks if check.id == "long_context")
+    assert check.verdict == "pass"
+    read = int(check.observed.partition(" tokens")[0].replace(",", ""))
+    # All of the context but what the answer and its drafts may take.
+    assert 1900 < read <= 2048 - 128
+    assert f"{read:,} tokens" in evidence.figures["long_context_s"].title
+    asked = [body for body in site.engine.requests if "Zubrowka" in str(body)]
+    facts = {str(body).partition("Lutz-")[2][:4] for body in asked}
+    site.verify()
+    more = [body for body in site.engine.requests if "Zubrowka" in str(body)]
+    assert {str(body).partition("Lutz-")[2][:4] for body in more} > facts
+
+
+def test_a_fact_that_is_lost(site: Site) -> None:
+    site.engine.forgets = True
+    check = site.check("long_context")
+    assert check.verdict == "fail"
+    assert "stood at 10% of the text and is not in the answer" in check.why
+    assert "kv_cache_dtype=auto" in check.fix
+
+
+def test_its_length_by_parameter_and_without_a_tokenizer(site: Site) -> None:
+    def read() -> int:
+        return int(site.check("long_context", long_context=600).observed.partition(" ")[0])
+
+    assert 590 <= read() <= 600
+    site.engine.renders = False
+    assert 0.95 * 600 <= read() <= 600
+    assert site.check("long_context", long_context=0).verdict == "not applicable"
+
+
+def test_longer_than_the_context_or_without_one(site: Site) -> None:
+    check = site.check("long_context", long_context=4000)
+    assert check.why == "4,000 tokens and an answer do not fit a context of 2,048"
+    assert check.fix == "long_context may be 1,920 at the most"
+    site.engine.context = None
+    assert "does not say how long" in site.check("long_context").why
+
+
+def test_it_takes_too_long(site: Site) -> None:
+    site.engine.seconds = 0.2
+    check = site.check("long_context", long_context_seconds=0.1)
+    assert "no answer within 0.1 s" in check.why
+
+
+# --- bad requests ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "check_id", [check for check in IDS if check.startswith("refuses_") and "json" not in check]
+)
+def test_a_bad_request_that_is_served(site: Site, check_id: str) -> None:
+    site.engine.serves = {check_id}
+    check = site.check(check_id)
+    assert (check.verdict, check.why) == ("fail", "it was served")
+    assert check.observed.startswith("HTTP 200")
+
+
+def test_bad_requests_that_break_the_engine_or_say_nothing(site: Site) -> None:
+    refuses = {check for check in IDS if check.startswith("refuses_")}
+    site.engine.refusal = (500, "EngineCore encountered an issue")
+    failed = site.failed()
+    assert set(failed) == refuses
+    assert failed["refuses_bad_tool"].why == "the engine failed over what it should have refused"
+    site.engine.refusal = (400, " ")
+    assert site.failed()["refuses_broken_json"].why == "the refusal does not say why"
+    assert site.verify(bad_requests=False).ok
+
+
+def test_an_engine_that_is_started_anew_by_a_bad_request(site: Site) -> None:
+    site.engine.on_bad = (site.bin / stand_in_engine.RESTARTED).touch
+    check = site.check("alive_after")
+    assert check.why == "the container was started anew meanwhile (process changed)"
+
+
+# --- parsers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def parsing(make_site: Callable[..., Site]) -> Site:
+    """Its recipe has no parsers; the site sets them."""
+    flags = [
+        "--reasoning-parser",
+        "qwen3",
+        "--enable-auto-tool-choice",
+        "--tool-call-parser=hermes",
+    ]
+    return make_site(roost_settings={"extra_args": flags})
+
+
+def test_parsers_that_put_everything_in_its_field(parsing: Site) -> None:
+    verdicts = {check.id: check.verdict for check in parsing.verify().checks}
+    assert verdicts["reasoning_parser"] == verdicts["tool_parser"] == "pass"
+
+
+def test_no_parsers_no_checks_of_them(site: Site) -> None:
+    verdicts = {check.id: check.verdict for check in site.verify().checks}
+    assert verdicts["reasoning_parser"] == verdicts["tool_parser"] == "not applicable"
+
+
+@pytest.mark.parametrize(
+    ("calls", "text", "why"),
+    [
+        ([], '<tool_call>{"name": "get_weather"}</tool_call>', "<tool_call stands in the text"),
+        ([], "It is sunny.", "the model called nothing, or the parser lost it"),
+        ([{"function": {"name": "x", "arguments": "{}"}}], "", "it called 'x'"),
+        ([{"function": {"name": "get_weather", "arguments": "{"}}], "", "are no JSON"),
+        ([{"function": {"name": "get_weather", "arguments": "{}"}}], "", "follow the schema"),
+    ],
+)
+def test_tool_calls_that_are_not_right(
+    parsing: Site, calls: list[dict[str, object]], text: str, why: str
+) -> None:
+    parsing.engine.tool_calls, parsing.engine.tool_text = calls, text
+    assert why in parsing.check("tool_parser").why
+
+
+def test_thoughts_that_are_not_beside_the_answer(parsing: Site) -> None:
+    parsing.engine.thought = ""
+    assert "nothing came beside the answer" in parsing.check("reasoning_parser").why
+    parsing.engine.answers["17 sheep"] = "<think>17, but 9</think> 9"
+    assert "<think> stands in the answer" in parsing.check("reasoning_parser").why
+
+
+def test_a_template_that_does_not_listen(site: Site) -> None:
+    assert site.check("thinking_off").verdict == "not applicable"
+    given = {"chat_template_kwargs": {"enable_thinking": False}}
+    site.deployment = site.deployment.model_copy(update=given)
+    requests = [{**body, **given} for body in site.deployment.gate.requests]
+    gate = site.deployment.gate.model_copy(update={"requests": requests})
+    site.deployment = site.deployment.model_copy(update={"gate": gate})
+    assert site.check("thinking_off").verdict == "pass"
+    site.engine.obeys = False
+    assert "ignores enable_thinking" in site.check("thinking_off").why
+    site.engine.renders = False
+    unseen = site.check("thinking_off")
+    assert (unseen.verdict, unseen.ok) == ("not seen", True)
+    assert [check.id for check in site.verify(require_seen=True).failed] == [
+        "pool_tokens",
+        "pool_concurrency",
+        "thinking_off",
+    ]
+
+
+# --- parameters -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("long_context", "much"),
+        ("long_context", -1),
+        ("long_context", 20),
+        ("long_context", True),
+        ("long_context_seconds", 0),
+        ("long_context_seconds", "long"),
+        ("bad_requests", "no"),
+        ("require_seen", 1),
+        ("reference", 7),
+    ],
+)
+def test_parameters_that_make_no_sense(site: Site, name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"parameter {name} is"):
+        verify.options(site.deployment, **{name: value})
+
+
+# --- the plan and the start log -------------------------------------------------------------------
+
+POOL_LINE = (
+    "(EngineCore pid=1) INFO 11-29 18:51:28 [kv_cache_utils.py:2327] CPU KV cache size: {:,} "
+    "tokens, Maximum concurrency for 2,048 tokens per request: {:.2f}x\n"
+)
+
+
+def test_the_pool_against_the_plan_that_the_host_keeps(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's own plan comes first; what the catalogue would plan now is another question."""
+    plan = planner.judge(demands.examine(site.deployment))
+    site.container.start = POOL_LINE.format(plan.memory.kv_pool_tokens, plan.memory.max_concurrency)
+    now = site.check("pool_tokens")
+    assert now.expected == "22,528 tokens (a plan made now; the host keeps none)"
+
+    monkeypatch.setattr(demands, "PLAN", tmp_path / "plan.json")
+    memory = plan.memory.model_copy(update={"kv_pool_tokens": 1024})
+    kept = plan.model_copy(update={"memory": memory})
+    (tmp_path / "plan.json").write_text(kept.model_dump_json())
+    failed = site.check("pool_tokens")
+    assert failed.expected == "1,024 tokens (the plan it was deployed with)"
+    assert failed.why == "the engine says 22,528"
+    (tmp_path / "plan.json").write_text("{}")
+    assert "is no plan that this roost can read" in site.failed()["pool_tokens"].why
+
+
+def test_a_start_log_that_cannot_be_read_is_no_silent_pass(site: Site) -> None:
+    del site.container.inspect["State"]["StartedAt"]
+    failed = site.failed()
+    assert set(failed) == POOL
+    assert failed["pool_tokens"].why == "roost-llm was never started"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -61,13 +62,15 @@ def test_a_run_leaves_result_report_and_evidence(tmp_path: Path) -> None:
         "result.json",
         "report.html",
         "engine.log",
+        "engine-start.log",
         "metrics_before.txt",
         "metrics_after.txt",
     }
     executed = nbformat.read(tmp_path / "run" / "executed.ipynb", as_version=4)
     shown = json.dumps(executed.cells[-4].outputs)
     assert "answer_capital" in shown
-    assert "FAILED" not in shown
+    assert "FAIL" not in shown
+    assert "not applicable" in shown
 
 
 def test_a_failed_check_fails_the_notebook_but_has_a_result(engine: Engine, tmp_path: Path) -> None:
@@ -98,7 +101,10 @@ def test_wrong_parameters_are_refused_before_a_kernel_starts(
     with pytest.raises(UsageError) as caught:
         notebooks.execute("verify", given, tmp_path / "run")
     assert message in str(caught.value)
-    assert "inventory (required), host (required), runs_dir, run_dir" in caught.value.fix
+    assert (
+        "inventory (required), host (required), long_context, long_context_seconds"
+        in caught.value.fix
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -110,6 +116,18 @@ def test_a_notebook_that_breaks_says_why_and_where(tmp_path: Path) -> None:
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
     with pytest.raises(UsageError, match="no notebook 'verfy'"):
         notebooks.execute("verfy", {}, tmp_path)
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Path, out: Path, **__: object) -> None:
+        out.write_text("{")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(notebooks.papermill, "execute_notebook", full)
+    with pytest.raises(RoostError, match="No space left on device") as caught:
+        notebooks.execute("verify", {"inventory": "x", "host": "y"}, tmp_path / "run")
+    assert caught.value.what == f"{tmp_path / 'run'}: the run cannot be kept"
+    assert list((tmp_path / "run").iterdir()) == []
 
 
 def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> None:
@@ -136,6 +154,25 @@ def test_all_hosts_in_parallel_and_the_table(engine: Engine, tmp_path: Path) -> 
     (only,) = json.loads(done.output)
     assert (only["host"], only["ok"], only["error"]) == ("spark-02", False, None)
     assert [check["id"] for check in only["result"]["checks"] if not check["ok"]] == ["answer_sum"]
+
+
+def test_what_is_asked_of_the_notebook_on_the_command_line(engine: Engine, tmp_path: Path) -> None:
+    command = ["-i", str(tmp_path / "hosts.yml"), "--host", "spark-01", "--runs", str(tmp_path)]
+    options = ["--long-context", "0", "--no-bad-requests", "--require-seen"]
+    done = CliRunner().invoke(notebooks_cli.verify, [*command, *options, "--json"])
+    assert done.exit_code == 1
+    (only,) = json.loads(done.stdout)
+    checks = {check["id"]: check for check in only["result"]["checks"]}
+    assert checks["long_context"]["verdict"] == "not applicable"
+    assert not any("max_tokens is too large" in str(check) for check in checks.values())
+    failed = {name: check["verdict"] for name, check in checks.items() if not check["ok"]}
+    assert failed == {"pool_tokens": "not seen", "pool_concurrency": "not seen"}
+    assert not any("Zubrowka" in str(body) for body in engine.requests)
+
+    done = CliRunner().invoke(notebooks_cli.verify, [*command, "--reference", "nowhere"])
+    assert done.exit_code == 1
+    assert "reference nowhere: no such run" in done.output
+    assert "Traceback" not in done.output
 
 
 @pytest.mark.usefixtures("engine")
@@ -240,4 +277,4 @@ def test_committed_notebooks_are_clean(path: Path) -> None:
             assert cell.outputs == []
             assert cell.execution_count is None
             # Thin: what is worth testing is in the package.
-            assert len(cell.source.splitlines()) <= 8
+            assert len(cell.source.splitlines()) <= 9

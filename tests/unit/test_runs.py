@@ -15,7 +15,7 @@ from tests.unit.deployments import deployment
 from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
-from roost.measure.verify import Check, Evidence, Figure
+from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
 
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
 
@@ -114,3 +114,44 @@ def test_reading_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"ok": true}')
     with pytest.raises(RoostError, match=r"result\.json: notebook: Field required"):
         runs.read(tmp_path)
+
+
+def test_what_cannot_be_asked_is_told_once(tmp_path: Path) -> None:
+    reason = "spark-01 (10.0.0.1:22): cannot connect"
+    failed = [
+        Check(id=name, ok=False, expected="x", why=reason, fix="look at it")
+        for name in ("health", "container")
+    ]
+    other = Check(id="answer_sum", ok=False, expected="4", observed="5", why="wrong")
+    result = run(tmp_path).finish(Evidence(checks=[*failed, other]))
+    assert result.summary().split("\n") == [
+        "spark-01: 3 of 3 checks failed",
+        f"  health, container; {reason}",
+        "    fix: look at it",
+        "  answer_sum: expected 4; observed 5; wrong",
+    ]
+
+
+def test_what_was_not_seen_is_no_silent_pass(tmp_path: Path) -> None:
+    made = [
+        Check(id="health", ok=True, expected="200", observed="200"),
+        unseen("log_moe", "moe_backend humming", "the log does not say"),
+        inapplicable("api_key", "the site has no key"),
+    ]
+    result = run(tmp_path).finish(Evidence(checks=made))
+    assert result.ok
+    assert result.summary() == "spark-01: 1 of 2 checks passed, not seen: log_moe"
+    report = (tmp_path / "report.html").read_text()
+    assert "? not seen" in report
+    assert "Of 1 nothing was to be seen" in " ".join(report.split())
+    kept = json.loads((tmp_path / "result.json").read_text())["checks"]
+    assert [check["verdict"] for check in kept] == ["pass", "not seen", "not applicable"]
+
+
+def test_a_result_without_verdicts_is_read_all_the_same(tmp_path: Path) -> None:
+    run(tmp_path).finish(evidence(ok=False))
+    data = json.loads((tmp_path / "result.json").read_text())
+    for check in data["checks"]:
+        del check["verdict"], check["fix"]
+    (tmp_path / "result.json").write_text(json.dumps(data))
+    assert [check.verdict for check in runs.read(tmp_path).checks] == ["pass", "fail"]

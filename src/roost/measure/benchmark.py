@@ -24,10 +24,11 @@ from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
 from roost.measure import harness, metrics, points, statistics, suites, throttling
+from roost.measure.checks import Check, Evidence, Figure, Target
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
-from roost.measure.verify import Check, Evidence, Figure, Target, keep_log
+from roost.measure.verify import keep_log
 from roost.runs import PROGRESS, text, write_atomically
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a

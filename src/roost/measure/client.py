@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +22,7 @@ TIMEOUT_S = 120.0
 #: What an endpoint gets that has once let a request run into its timeout.
 _LESS_S = 10.0
 _SHOWN = 300
+_CHAT = "/v1/chat/completions"
 
 
 class EngineError(RoostError):
@@ -115,14 +116,16 @@ class Client:
         """HTTP status of the health path. Green says nothing about right answers."""
         return self._send("GET", path).status_code
 
-    def turns_strangers_away(self) -> bool:
-        """Whether ``/v1`` answers 401 to a request without a key."""
+    def turns_away(self, key: str | None = None) -> bool:
+        """Whether ``/v1`` answers 401 to a request with this key instead; none: without any."""
         request = self._http.build_request("GET", "/v1/models")
         request.headers.pop("Authorization", None)
+        if key is not None:
+            request.headers["Authorization"] = f"Bearer {key}"
         try:
             answer = self._http.send(request)
         except httpx2.HTTPError as error:
-            raise self._failure("GET /v1/models without a key", error) from None
+            raise self._failure("GET /v1/models with another key or none", error) from None
         return answer.status_code == httpx2.codes.UNAUTHORIZED
 
     def metrics(self, path: str = "/metrics") -> str:
@@ -161,9 +164,47 @@ class Client:
             raise EngineError("/v1/models is not a list of models") from None
         return int(limits[0]) if limits and limits[0] else None
 
-    def chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """One chat completion, whole; the decoded reply."""
-        return self._json("POST", "/v1/chat/completions", body)
+    def chat(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
+        """One chat completion, whole; the decoded reply.
+
+        Args:
+            body: The request.
+            timeout: Seconds it may take; none: the client's own.
+        """
+        return self._json("POST", _CHAT, body, timeout)
+
+    def chat_raw(self, content: bytes) -> tuple[int, str]:
+        """Status and message of a chat completion with any body, for those that must be refused."""
+        response = self._send("POST", _CHAT, content)
+        error = _status("", response)
+        return response.status_code, error.why
+
+    def tokens(self, body: Mapping[str, Any]) -> list[int] | None:
+        """The tokens that a chat completion's messages become; none where nobody can be asked.
+
+        Args:
+            body: The request; its messages and template arguments count.
+        """
+        said = ("model", "messages", "chat_template_kwargs")
+        asked = {key: body[key] for key in said if key in body}
+        reply = self._where_there("/tokenize", asked)
+        return [int(token) for token in reply["tokens"]] if reply else None
+
+    def text_of(self, model: str, tokens: Sequence[int]) -> str | None:
+        """Tokens as text, special ones included; none where nobody can be asked."""
+        reply = self._where_there("/detokenize", {"model": model, "tokens": list(tokens)})
+        if reply is None:
+            return None
+        # vLLM says `prompt`, SGLang `text`.
+        return str(reply.get("prompt") or reply.get("text") or "")
+
+    def _where_there(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
+        try:
+            return self._json("POST", path, body)
+        except EngineError as error:
+            if error.status in {httpx2.codes.NOT_FOUND, httpx2.codes.METHOD_NOT_ALLOWED}:
+                return None
+            raise
 
     def stream_chat(self, body: Mapping[str, Any]) -> StreamedAnswer:
         """One chat completion, streamed, with the usage asked for.
@@ -175,36 +216,55 @@ class Client:
         asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
         start = time.perf_counter()
         try:
-            with self._http.stream("POST", "/v1/chat/completions", json=asked) as response:
+            with self._http.stream("POST", _CHAT, json=asked) as response:
                 if response.status_code != httpx2.codes.OK:
                     response.read()
-                    raise _status("POST /v1/chat/completions", response)
+                    raise _status(f"POST {_CHAT}", response)
                 events = sse_data(response.iter_bytes())
                 timed = ((time.perf_counter() - start, data) for data in events)
                 return _assemble(timed, lambda: time.perf_counter() - start)
         except httpx2.RemoteProtocolError as error:
             raise EngineError("the stream broke off", why=str(error)) from None
         except httpx2.HTTPError as error:
-            raise self._failure("POST /v1/chat/completions", error) from None
+            raise self._failure(f"POST {_CHAT}", error) from None
 
     def _send(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        timeout: float | None = None,
     ) -> httpx2.Response:
+        given: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        if isinstance(body, bytes):
+            given |= {"content": body, "headers": {"Content-Type": "application/json"}}
+        elif body is not None:
+            given["json"] = body
         try:
-            return self._http.request(method, path, json=body)
+            return self._http.request(method, path, **given)
         except httpx2.HTTPError as error:
-            raise self._failure(f"{method} {path}", error) from None
+            raise self._failure(f"{method} {path}", error, timeout) from None
 
-    def _ok(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx2.Response:
-        response = self._send(method, path, body)
+    def _ok(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> httpx2.Response:
+        response = self._send(method, path, body, timeout)
         if response.status_code != httpx2.codes.OK:
             raise _status(f"{method} {path}", response)
         return response
 
     def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
-        response = self._ok(method, path, body)
+        response = self._ok(method, path, body, timeout)
         try:
             data = response.json()
         except ValueError:
@@ -215,9 +275,13 @@ class Client:
             )
         return data
 
-    def _failure(self, request: str, error: httpx2.HTTPError) -> EngineError:
+    def _failure(
+        self, request: str, error: httpx2.HTTPError, timeout: float | None = None
+    ) -> EngineError:
         if not isinstance(error, httpx2.TimeoutException):
             return EngineError(f"{request}: no connection", why=str(error) or type(error).__name__)
+        if timeout is not None:
+            return EngineError(f"{request}: no answer within {timeout:g} s")
         waited = self._http.timeout.read
         # A dozen questions to an engine that hangs must not take half an hour.
         self._http.timeout = httpx2.Timeout(min(_LESS_S, waited or _LESS_S))

@@ -17,9 +17,9 @@ from typing import Any, Literal
 from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.measure import points
+from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
-from roost.measure.verify import Check, Evidence, Figure
 from roost.root import repository_root
 from roost.runs import Result
 

@@ -1,15 +1,18 @@
-"""vLLM's /metrics: exact counters, and what two readings say about the time between them.
+"""Engines' /metrics: exact counters, and what two readings say about the time between them.
 
 Names are compared whole: every counter has a ``_created`` sibling that holds a Unix time and a
 per-position sibling, and a prefix would take them all. Figures come from differences between two
 readings, never from a cumulative value: a counter remembers everything since the engine's start.
+
+SGLang counts verification steps and generated tokens, not drafts; what was proposed and accepted
+follows from them. Its gauges of accept length are of the last logging interval and of no use here.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,6 +24,25 @@ _DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"
+
+#: Sources of SGLang 0.5.19 to 0.5.23; there once a server has speculated.
+_SGLANG_STEPS = "sglang:spec_verify_calls_total"
+_SGLANG_GENERATED = "sglang:generation_tokens_total"
+_SGLANG_PROMPT = "sglang:prompt_tokens_total"
+_SGLANG_REQUESTS = "sglang:num_requests_total"
+#: A gauge: tokens of one block of drafts, the one that it starts from (the anchor) included.
+_SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
+_READ = {
+    _DRAFTS,
+    _DRAFT_TOKENS,
+    _ACCEPTED,
+    _GENERATED,
+    _PROMPT,
+    _SGLANG_STEPS,
+    _SGLANG_GENERATED,
+    _SGLANG_PROMPT,
+    _SGLANG_REQUESTS,
+}
 
 
 @dataclass(frozen=True)
@@ -63,33 +85,46 @@ class Reading:
         prompt_tokens: Tokens prefilled.
         generated_tokens: Tokens generated.
         speculation: None where the engine does not speculate; it then has no such families.
+        block: SGLang's tokens of one block of drafts, anchor included; 0: not said yet. None with
+            vLLM, which counts draft tokens itself.
+        requests: Finished requests, counted with SGLang only.
     """
 
     prompt_tokens: float
     generated_tokens: float
     speculation: SpecCounters | None
+    block: float | None = None
+    requests: float = 0.0
 
 
 def parse(text: str) -> Reading:
     """Read the exposition text of one engine process.
 
     Raises:
-        RoostError: It is not Prometheus text, or has none of vLLM's counters.
+        RoostError: It is not Prometheus text, or has none of the counters of vLLM or SGLang.
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
+    block, of_sglang = 0.0, False
     try:
         for family in text_string_to_metric_families(text):
+            of_sglang |= family.name.startswith("sglang:")
             for sample in family.samples:
                 if sample.name == _PER_POSITION:
                     at = int(sample.labels["position"])
                     positions[at] = positions.get(at, 0.0) + sample.value
-                elif sample.name in {_DRAFTS, _DRAFT_TOKENS, _ACCEPTED, _GENERATED, _PROMPT}:
+                elif sample.name in _READ:
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+                elif sample.name == _SGLANG_BLOCK:
+                    block = max(block, sample.value)
     except (ValueError, KeyError, IndexError) as error:
         raise RoostError("/metrics is not Prometheus text", why=str(error)) from None
-    if _GENERATED not in sums or not all(math.isfinite(value) for value in sums.values()):
-        raise RoostError("/metrics has no usable vLLM counters", why=f"{_GENERATED} is not there")
+    if not all(math.isfinite(value) for value in sums.values()):
+        raise RoostError("/metrics has no usable counters", why="a counter is no finite number")
+    if of_sglang:
+        return _sglang(sums, block)
+    if _GENERATED not in sums:
+        raise RoostError("/metrics has no usable counters", why=f"{_GENERATED} is not there")
     speculation = None
     if _DRAFTS in sums:
         speculation = SpecCounters(
@@ -103,6 +138,35 @@ def parse(text: str) -> Reading:
     return Reading(sums.get(_PROMPT, 0.0), sums[_GENERATED], speculation)
 
 
+def _sglang(sums: dict[str, float], block: float) -> Reading:
+    """What SGLang's counters come to; a family appears with its first sample."""
+    reading = Reading(
+        prompt_tokens=sums.get(_SGLANG_PROMPT, 0.0),
+        generated_tokens=sums.get(_SGLANG_GENERATED, 0.0),
+        speculation=None,
+        block=block,
+        requests=sums.get(_SGLANG_REQUESTS, 0.0),
+    )
+    steps = sums.get(_SGLANG_STEPS, 0.0)
+    return replace(reading, speculation=_from_steps(steps, reading, block)) if steps else reading
+
+
+def _from_steps(steps: float, reading: Reading, block: float) -> SpecCounters:
+    """Drafts by SGLang's verification steps.
+
+    A request's first token comes out of its prefill; every step after that gives one token of the
+    target's own and those of its proposals that were accepted. All of them count when a request
+    ends, so readings around whole requests agree. What was accepted beyond the end of an answer is
+    not generated and not counted: the accept length is a little low. The anchor, which each block
+    starts from, is no proposal.
+    """
+    return SpecCounters(
+        drafts=steps,
+        draft_tokens=steps * max(0.0, block - 1),
+        accepted=reading.generated_tokens - reading.requests - steps,
+    )
+
+
 def delta(before: Reading, after: Reading) -> Reading:
     """What happened between two readings of the same engine.
 
@@ -110,28 +174,40 @@ def delta(before: Reading, after: Reading) -> Reading:
         RoostError: A counter went down or vanished: the engine restarted in between, and nothing
             can be said about that time.
     """
-    if (before.speculation is None) != (after.speculation is None):
-        raise _restarted("speculation was switched on or off")
-    speculation = None
-    if before.speculation is not None and after.speculation is not None:
-        first, last = before.speculation, after.speculation
-        if len(first.per_position) > len(last.per_position):
-            raise _restarted("drafts are shorter than before")
-        padded = first.per_position + (0.0,) * (len(last.per_position) - len(first.per_position))
-        speculation = SpecCounters(
-            drafts=last.drafts - first.drafts,
-            draft_tokens=last.draft_tokens - first.draft_tokens,
-            accepted=last.accepted - first.accepted,
-            per_position=tuple(b - a for a, b in zip(padded, last.per_position, strict=True)),
-        )
     change = Reading(
         prompt_tokens=after.prompt_tokens - before.prompt_tokens,
         generated_tokens=after.generated_tokens - before.generated_tokens,
-        speculation=speculation,
+        speculation=None,
+        block=after.block,
+        requests=after.requests - before.requests,
     )
+    if after.block is None:
+        change = replace(change, speculation=_between(before.speculation, after.speculation))
+    elif after.speculation is not None:
+        steps = after.speculation.drafts - (before.speculation.drafts if before.speculation else 0)
+        change = replace(change, speculation=_from_steps(steps, change, after.block))
+    elif before.speculation is not None:
+        raise _restarted("it has not speculated yet, and had before")
     if any(value < 0 for value in _values(change)):
         raise _restarted("a counter went down")
     return change
+
+
+def _between(first: SpecCounters | None, last: SpecCounters | None) -> SpecCounters | None:
+    """The difference of vLLM's counters, which are there from the start or never."""
+    if first is None and last is None:
+        return None
+    if first is None or last is None:
+        raise _restarted("speculation was switched on or off")
+    if len(first.per_position) > len(last.per_position):
+        raise _restarted("drafts are shorter than before")
+    padded = first.per_position + (0.0,) * (len(last.per_position) - len(first.per_position))
+    return SpecCounters(
+        drafts=last.drafts - first.drafts,
+        draft_tokens=last.draft_tokens - first.draft_tokens,
+        accepted=last.accepted - first.accepted,
+        per_position=tuple(b - a for a, b in zip(padded, last.per_position, strict=True)),
+    )
 
 
 def _values(reading: Reading) -> Iterable[float]:

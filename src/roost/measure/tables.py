@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
 from IPython.display import HTML
 
+from roost.measure.checks import Check, Figure, ordered
 from roost.measure.compare import Gap
 from roost.measure.points import METRICS, Benchmark
 from roost.measure.statistics import Estimate
-from roost.measure.verify import Check, Figure
 
 #: Characters of a cell that are shown; the report has the rest.
 _WIDTH = 160
@@ -21,19 +22,39 @@ def facts(rows: Mapping[str, str]) -> HTML:
     return _html(pd.DataFrame({"": list(rows), " ": list(rows.values())}), header=False)
 
 
+#: Jupyter aligns cells to the right and breaks no long word; a digest would push all else out.
+_CELL = "text-align: left; vertical-align: top; overflow-wrap: anywhere; white-space: pre-line"
+_COLUMNS = {"check": "20%", "verdict": "9%", "wants": "26%", "saw": ""}
+_BAD, _QUIET = "color: #c5221f; font-weight: 600", "opacity: .7"
+
+
 def checks(made: Iterable[Check]) -> HTML:
-    """One row a check: what was expected, what was observed, and why not."""
-    rows = [
-        {
-            "check": check.id,
-            "outcome": "passed" if check.ok else "FAILED",
-            "expected": check.expected,
-            "observed": check.observed,
-            "why": check.why,
-        }
-        for check in made
+    """One row a check, what does not hold first: what it wants, what it saw, and how to mend."""
+    head = "".join(
+        f'<th style="{_CELL}; width: {width}">{name}</th>' for name, width in _COLUMNS.items()
+    )
+    rows = "".join(_row(check) for check in ordered(made))
+    style = "table-layout: fixed; width: 100%"
+    return _display(f'<table style="{style}"><tr>{head}</tr>{rows}</table>')
+
+
+def _row(check: Check) -> str:
+    as_wanted = check.ok and check.observed == check.expected
+    saw = "as wanted" if as_wanted else _short(check.observed)
+    said = [saw, _short(check.why), check.fix and f"To mend: {check.fix}"]
+    cells = [
+        (check.id, "font-weight: 600"),
+        (check.verdict, "" if check.ok else _BAD),
+        (_short(check.expected), ""),
+        ("\n".join(filter(None, said)), ""),
     ]
-    return _html(pd.DataFrame(rows))
+    style = _QUIET if check.verdict == "not applicable" else ""
+    tds = "".join(f'<td style="{_CELL}; {own}">{html.escape(text)}</td>' for text, own in cells)
+    return f'<tr style="{style}">{tds}</tr>'
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 1]}…"
 
 
 def figures(found: Mapping[str, Figure]) -> HTML:
@@ -93,4 +114,11 @@ def _interval(found: Estimate) -> str:
 
 def _html(frame: pd.DataFrame, *, header: bool = True) -> HTML:
     with pd.option_context("display.max_colwidth", _WIDTH):
-        return HTML(frame.to_html(index=False, header=header, border=0, justify="left"))  # type: ignore[no-untyped-call]
+        table = frame.to_html(index=False, header=header, border=0, justify="left")
+    for cell in ("td", "th"):
+        table = table.replace(f"<{cell}>", f'<{cell} style="{_CELL}">')
+    return _display(table)
+
+
+def _display(table: str) -> HTML:
+    return HTML(table)  # type: ignore[no-untyped-call]

@@ -6,22 +6,26 @@ reason, and the others are still made. Nothing here raises for what it finds.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
-
-from roost import quality, site, ssh
+from roost import quality, runs, site, ssh
 from roost.deployment import Deployment
-from roost.errors import RoostError
+from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.launch import Weights
-from roost.measure import metrics
-from roost.measure.client import Client, EngineError, StreamedAnswer, reasoning_text
+from roost.measure import conduct, demands, longcontext, lossless, metrics, parsers, startlog
+from roost.measure.checks import Check, Evidence, Figure, Target, attempt, inapplicable
+from roost.measure.client import Client, StreamedAnswer, reasoning_text
+from roost.plan.subject import Subject
+from roost.root import repository_root
 
 #: What the role that fetches weights leaves in each revision's directory.
 RECORD = ".roost.json"
@@ -37,73 +41,9 @@ COPY_PROMPT = (
     "Copy this text exactly, twice:\n"
     "The quick brown fox jumps over the lazy dog. The five boxing wizards jump quickly."
 )
+_DEPLOY = "deploy again: roost deploy -i INVENTORY --limit HOST"
 #: Last lines of the engine's log that are kept as evidence.
 LOG_LINES = 20_000
-
-
-class Check(BaseModel):
-    """One thing looked at.
-
-    ``observed`` is empty where nothing could be observed; ``why`` then says why not. On a check
-    that passed, ``why`` is a remark.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    id: str
-    ok: bool
-    expected: str
-    observed: str = ""
-    why: str = ""
-
-
-class Figure(BaseModel):
-    """One number and where it comes from; ``low`` and ``high`` are its 95 % interval, if any."""
-
-    model_config = ConfigDict(frozen=True)
-
-    title: str
-    value: float
-    unit: str
-    source: str
-    low: float | None = None
-    high: float | None = None
-
-
-@dataclass
-class Evidence:
-    """Everything one verification found out."""
-
-    checks: list[Check] = field(default_factory=list)
-    figures: dict[str, Figure] = field(default_factory=dict)
-    #: Raw texts by file name, for the run's folder.
-    artefacts: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def ok(self) -> bool:
-        return bool(self.checks) and all(check.ok for check in self.checks)
-
-    @property
-    def failed(self) -> list[Check]:
-        return [check for check in self.checks if not check.ok]
-
-
-@dataclass
-class Target:
-    """A host with its deployment, and the ways to it that could be opened.
-
-    Attributes:
-        remote: The SSH connection, or none with the reason in ``no_remote``.
-        client: A client for the endpoint through the tunnel; none without ``remote``.
-        tunnel: The tunnel, which remembers why the far side refused.
-    """
-
-    host: Host
-    deployment: Deployment
-    remote: ssh.Remote | None = None
-    no_remote: str = ""
-    client: Client | None = None
-    tunnel: ssh.Tunnel | None = None
 
 
 @contextmanager
@@ -123,8 +63,89 @@ def reach(host: Host, deployment: Deployment) -> Iterator[Target]:
         yield target
 
 
-def verify(target: Target) -> Evidence:
-    """Make every check, in the order a person would."""
+@dataclass(frozen=True)
+class Options:
+    """What a verification is to do beyond what costs nothing; see :func:`options`."""
+
+    subject: Subject
+    identity: Mapping[str, Any]
+    long_context: int | None = None
+    long_context_seconds: float = 900.0
+    bad_requests: bool = True
+    reference: lossless.Reference | None = None
+    require_seen: bool = False
+
+
+def options(
+    deployment: Deployment,
+    *,
+    long_context: Any = None,
+    long_context_seconds: Any = 900,
+    bad_requests: Any = True,
+    reference: Any = None,
+    require_seen: Any = False,
+    runs_dir: Any = "runs",
+) -> Options:
+    """Check a notebook's parameters before anything is asked of the host.
+
+    Args:
+        deployment: What is to be verified.
+        long_context: Tokens of the long prompt; none: all that fits; 0: no such request.
+        long_context_seconds: Time that it may take.
+        bad_requests: Whether to send requests that must be refused.
+        reference: A kept run without speculation whose greedy answers must come again.
+        require_seen: Whether a demand of which the log says nothing is a failure.
+        runs_dir: Where runs are kept; relative to the repository root.
+
+    Raises:
+        UsageError: A parameter makes no sense, or the reference is of something else.
+    """
+    least = longcontext.LEAST_TOKENS
+    if long_context is not None and (not _whole(long_context) or 0 < long_context < least):
+        raise UsageError(
+            f"parameter long_context is {long_context!r}",
+            fix=f"tokens ({least} or more), 0 for none, or leave it out for all that fits",
+        )
+    if not _number(long_context_seconds) or long_context_seconds <= 0:
+        raise UsageError(
+            f"parameter long_context_seconds is {long_context_seconds!r}", fix="seconds above 0"
+        )
+    for name, value in (("bad_requests", bad_requests), ("require_seen", require_seen)):
+        if not isinstance(value, bool):
+            raise UsageError(f"parameter {name} is {value!r}", fix=f"-y '{name}: true' or false")
+    subject = demands.examine(deployment)
+    identity = lossless.identity(deployment, subject.resolved)
+    if reference is not None and not deployment.speculates:
+        raise UsageError(
+            "parameter reference is given, and nothing speculates here",
+            why="there is nothing to compare: this host's answers are a reference themselves",
+        )
+    home = repository_root() / runs.text("runs_dir", runs_dir)
+    return Options(
+        subject=subject,
+        identity=identity,
+        long_context=long_context,
+        long_context_seconds=float(long_context_seconds),
+        bad_requests=bad_requests,
+        reference=None if reference is None else lossless.read(reference, home, identity),
+        require_seen=require_seen,
+    )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def verify(target: Target, asked: Options | None = None) -> Evidence:
+    """Make every check, in the order a person would.
+
+    What wears on the engine comes last: the counters are read around plain requests alone.
+    """
+    asked = asked or options(target.deployment)
     evidence = Evidence()
     checks = evidence.checks
     before = _reading(target, "metrics_before.txt", evidence)
@@ -135,9 +156,8 @@ def verify(target: Target) -> Evidence:
         weights_check("drafter_revision", target, drafter)
         for drafter in target.deployment.weights[1:]
     ]
-    checks += [health(target), served_name(target), engine_version(target)]
-    if any(secret.name == "api_key" for secret in target.deployment.spec.secrets):
-        checks += [asks_for_key(target)]
+    checks += started_as_demanded(target, asked.subject, evidence)
+    checks += [health(target), served_name(target), engine_version(target), asks_for_key(target)]
     checks += answers(target)
     checks += [streaming(target, evidence)]
 
@@ -145,8 +165,50 @@ def verify(target: Target) -> Evidence:
         _copy(target)
     after = _reading(target, "metrics_after.txt", evidence)
     checks += [speculation(target.deployment, before, after, evidence)]
+
+    checks += [lossless.check(target, evidence, dict(asked.identity), asked.reference)]
+    checks += parsers.checks(target)
+    checks += [
+        longcontext.check(
+            target, evidence, tokens=asked.long_context, seconds=asked.long_context_seconds
+        )
+    ]
+    style = asked.subject.resolved.engine.style
+    checks += conduct.checks(target, style, switched_off=not asked.bad_requests)
     keep_log(target, evidence)
+    checks += [key_hidden(target, evidence)]
+    evidence.checks = [_with_fix(check) for check in checks]
+    if asked.require_seen:
+        evidence.checks = [
+            check.model_copy(update={"ok": False}) if check.verdict == "not seen" else check
+            for check in evidence.checks
+        ]
     return evidence
+
+
+#: How to mend what has one way of being mended, by the beginning of the check's id.
+_MEND = {
+    "answer_": "an engine that is healthy and wrong: compare dtype, quantization and backends with "
+    "the recipe's, then deploy again without what differs",
+    "no_thinking": "switch it off in the recipe's chat_template_kwargs, or configure "
+    "--reasoning-parser",
+    "streaming": "something between client and engine buffers, or loses: ask the engine on its own "
+    "host, then look at the gateway",
+    "speculation": "`roost plan` says whether drafter and model belong together, and engine.log "
+    "whether the drafter was loaded",
+    "health": "`roost diagnose` on engine.log, or wait where it is still loading",
+    "served_name": "tell clients the name that is served, or set roost_served_name and deploy",
+    "model_revision": _DEPLOY,
+    "drafter_revision": _DEPLOY,
+}
+
+
+def _with_fix(check: Check) -> Check:
+    # Of what could not be asked the reason is told, and nothing is known to be wrong with it.
+    if check.ok or check.fix or not check.observed:
+        return check
+    fix = next((text for start, text in _MEND.items() if check.id.startswith(start)), "")
+    return check.model_copy(update={"fix": fix})
 
 
 # --- the container --------------------------------------------------------------------------------
@@ -156,10 +218,9 @@ def container_checks(target: Target) -> list[Check]:
     """Running, from the pinned image, with the pinned command and mounts."""
     spec = target.deployment.spec
     made: list[Check] = []
-    state: dict[str, Any] = {}
 
     def running() -> Check:
-        state.update(_inspect(target, ["container", "inspect", spec.name])[0])
+        target.container = state = target.inspect()
         status = str(state["State"]["Status"])
         restarts = int(state.get("RestartCount", 0))
         return Check(
@@ -168,10 +229,12 @@ def container_checks(target: Target) -> list[Check]:
             expected=f"{spec.name} is running",
             observed=status + (f", restarted {restarts} times" if restarts else ""),
             why="" if status == "running" else _died(state),
+            fix="" if status == "running" else "`roost diagnose` on engine.log, then deploy again",
         )
 
     def image() -> Check:
-        digests = _inspect(target, ["image", "inspect", _of(state, "Image")])[0]["RepoDigests"]
+        asked = ["image", "inspect", _of(target, "Image")]
+        digests = target.docker(asked)[0]["RepoDigests"]
         found = sorted({str(item).partition("@")[2] for item in digests or []})
         wanted = target.deployment.image_digest or ""
         return Check(
@@ -179,11 +242,12 @@ def container_checks(target: Target) -> list[Check]:
             ok=bool(wanted) and wanted in found,
             expected=wanted or "a pinned digest",
             observed=", ".join(found) or "an image without a digest (built or loaded locally)",
-            why="" if wanted in found else f"{spec.name} runs another image; deploy again",
+            why="" if wanted in found else f"{spec.name} runs another image",
+            fix="" if wanted in found else _DEPLOY,
         )
 
     def command() -> Check:
-        config = _of(state, "Config")
+        config = _of(target, "Config")
         wanted = [*spec.entrypoint, *spec.command]
         found = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
         difference = _first_difference(wanted, found) or _missing_env(spec.env, config.get("Env"))
@@ -193,13 +257,14 @@ def container_checks(target: Target) -> list[Check]:
             expected=" ".join(wanted),
             observed=" ".join(str(word) for word in found),
             why=difference,
+            fix=_DEPLOY if difference else "",
         )
 
     def mounts() -> Check:
         wanted = {f"{m.source}:{m.target}:{'ro' if m.read_only else 'rw'}" for m in spec.mounts}
         found = {
             f"{m['Source']}:{m['Destination']}:{'rw' if m['RW'] else 'ro'}"
-            for m in _of(state, "Mounts")
+            for m in _of(target, "Mounts")
             if m.get("Type", "bind") == "bind"
         }
         return Check(
@@ -207,9 +272,8 @@ def container_checks(target: Target) -> list[Check]:
             ok=wanted == found,
             expected=" ".join(sorted(wanted)),
             observed=" ".join(sorted(found)),
-            why=""
-            if wanted == found
-            else "the container was given other directories; deploy again",
+            why="" if wanted == found else "the container was given other directories",
+            fix="" if wanted == found else _DEPLOY,
         )
 
     for check_id, expected, make in (
@@ -218,22 +282,16 @@ def container_checks(target: Target) -> list[Check]:
         ("command", "the pinned command", command),
         ("mounts", "the pinned directories", mounts),
     ):
-        made.append(_attempt(check_id, expected, make))
+        made.append(attempt(check_id, expected, make))
     return made
 
 
-def _inspect(target: Target, words: Sequence[str]) -> list[Any]:
-    done = ssh.run_privileged(_remote(target), ["docker", *words])
-    if done.rc != 0:
-        raise RoostError(done.err.strip() or done.out.strip() or f"docker exited {done.rc}")
-    found = json.loads(done.out)
-    return list(found)
-
-
-def _of(state: Mapping[str, Any], key: str) -> Any:
-    if key not in state:
+def _of(target: Target, key: str) -> Any:
+    """A part of what Docker said of the container; raises why there is none."""
+    if key not in target.container:
+        target.reached()
         raise RoostError("the container could not be inspected")
-    return state[key]
+    return target.container[key]
 
 
 def _died(state: Mapping[str, Any]) -> str:
@@ -259,6 +317,64 @@ def _missing_env(wanted: Mapping[str, str], found: Sequence[str] | None) -> str:
     return f"environment lacks {', '.join(missing)}" if missing else ""
 
 
+def started_as_demanded(target: Target, subject: Subject, evidence: Evidence) -> list[Check]:
+    """What the log of the newest start says, against the recipe and the plan."""
+    why = ""
+    try:
+        text = start_log(target)
+        evidence.artefacts["engine-start.log"] = text
+    except RoostError as error:
+        text, why = "", str(error)
+    log = startlog.parse(text, subject.resolved.engine.style)
+    made = demands.checks(subject, log)
+    try:
+        memory, where = demands.planned(target, subject)
+        made += demands.pool_checks(subject, log, memory, where)
+    except RoostError as error:
+        made += [
+            Check(id=name, ok=False, expected="the pool that was planned", why=str(error))
+            for name in ("pool_tokens", "pool_concurrency")
+        ]
+    if not why:
+        return made
+    # Nothing could be looked at, which is worse than a log that says nothing.
+    return [
+        check.model_copy(update={"ok": False, "verdict": "fail", "why": why, "fix": ""})
+        if check.verdict == "not seen"
+        else check
+        for check in made
+    ]
+
+
+def start_log(target: Target) -> str:
+    """The log of the newest start, up to when the engine had to be ready.
+
+    A container that was started several times has all of them in its log.
+
+    Raises:
+        RoostError: There is no container, or its log cannot be read.
+    """
+    started = str(_of(target, "State").get("StartedAt") or "")
+    found = re.match(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", started)
+    if found is None:
+        raise RoostError(f"{target.deployment.spec.name} was never started")
+    since = dt.datetime.fromisoformat(found[1]).replace(tzinfo=dt.UTC)
+    until = since + dt.timedelta(seconds=target.deployment.ready_timeout)
+    window = ["--since", f"{since:%Y-%m-%dT%H:%M:%SZ}", "--until", f"{until:%Y-%m-%dT%H:%M:%SZ}"]
+    return _log(target, window)
+
+
+def _log(target: Target, window: Sequence[str]) -> str:
+    words = ["docker", "logs", "--timestamps", *window, target.deployment.spec.name]
+    done = ssh.run_privileged(target.reached(), words)
+    if done.rc != 0:
+        raise RoostError(done.err.strip() or f"docker logs exited {done.rc}")
+    # An engine logs to both streams; the time stamps put them back in order. A progress bar's
+    # carriage returns stay within their stamped line.
+    lines = sorted(filter(None, f"{done.out}\n{done.err}".split("\n")))
+    return "\n".join(lines) + "\n"
+
+
 # --- the weights ----------------------------------------------------------------------------------
 
 
@@ -268,12 +384,12 @@ def weights_check(check_id: str, target: Target, weights: Weights) -> Check:
 
     def make() -> Check:
         directory = PurePosixPath(weights.directory)
-        done = ssh.run_privileged(_remote(target), ["cat", str(directory / RECORD)])
+        done = ssh.run_privileged(target.reached(), ["cat", str(directory / RECORD)])
         if done.rc != 0:
             raise RoostError(done.err.strip() or f"no {RECORD} in {directory}")
         record = json.loads(done.out)
         listed = ssh.run_privileged(
-            _remote(target), ["find", str(directory), "-type", "f", "-printf", "%s %P\\n"]
+            target.reached(), ["find", str(directory), "-type", "f", "-printf", "%s %P\\n"]
         )
         defect = _size_defect(record["files"], listed.out)
         found = f"{record['repo']}@{record['revision']}"
@@ -288,7 +404,7 @@ def weights_check(check_id: str, target: Target, weights: Weights) -> Check:
             why=defect or why,
         )
 
-    return _attempt(check_id, expected, make)
+    return attempt(check_id, expected, make)
 
 
 def _size_defect(files: Mapping[str, Any], listing: str) -> str:
@@ -314,7 +430,7 @@ def health(target: Target) -> Check:
     expected = f"{path} answers 200"
 
     def make() -> Check:
-        status = _client(target).health(path)
+        status = target.endpoint().health(path)
         return Check(
             id="health",
             ok=status == 200,
@@ -323,7 +439,7 @@ def health(target: Target) -> Check:
             why="" if status == 200 else "the engine is starting, or its core has died",
         )
 
-    return _attempt("health", expected, make, target)
+    return attempt("health", expected, make, target)
 
 
 def served_name(target: Target) -> Check:
@@ -331,7 +447,7 @@ def served_name(target: Target) -> Check:
     wanted = target.deployment.served_name
 
     def make() -> Check:
-        names = _client(target).models()
+        names = target.endpoint().models()
         return Check(
             id="served_name",
             ok=wanted in names,
@@ -340,24 +456,57 @@ def served_name(target: Target) -> Check:
             why="" if wanted in names else "clients that ask for the name get a 404",
         )
 
-    return _attempt("served_name", wanted, make, target)
+    return attempt("served_name", wanted, make, target)
 
 
 def asks_for_key(target: Target) -> Check:
-    """Who has no key is turned away; an engine that lost its key would serve everybody."""
-    expected = "HTTP 401 without the API key"
+    """Who has no key, or a wrong one, is turned away; an engine that lost its key serves all."""
+    if not _has_key(target):
+        return inapplicable("api_key", "the site has no key")
+    expected = "HTTP 401 without the API key, and with a wrong one"
 
     def make() -> Check:
-        ok = _client(target).turns_strangers_away()
+        client = target.endpoint()
+        served = [
+            who
+            for who, key in (("without a key", None), ("with a wrong key", secrets.token_hex(16)))
+            if not client.turns_away(key)
+        ]
         return Check(
             id="api_key",
-            ok=ok,
+            ok=not served,
             expected=expected,
-            observed=expected if ok else "an answer without the API key",
-            why="" if ok else "the engine did not take the key; deploy again",
+            observed=f"an answer {' and '.join(served)}" if served else expected,
+            why="the engine did not take the key" if served else "",
+            fix=_DEPLOY if served else "",
         )
 
-    return _attempt("api_key", expected, make, target)
+    return attempt("api_key", expected, make, target)
+
+
+def key_hidden(target: Target, evidence: Evidence) -> Check:
+    """The key stands in nothing that was read; where it did, it is taken out of the evidence."""
+    check_id = "api_key_hidden"
+    key = site.api_key(target.host.variables)
+    if not _has_key(target) or key is None:
+        return inapplicable(check_id, "the site has no key")
+    shown = [name for name, text in evidence.artefacts.items() if key in text]
+    for name in shown:
+        evidence.artefacts[name] = evidence.artefacts[name].replace(key, "[the API key]")
+    if key in json.dumps(dict(target.container)):
+        shown.append("docker inspect")
+    return Check(
+        id=check_id,
+        ok=not shown,
+        expected="the API key in no log, no metric and not in docker inspect",
+        observed=f"it stands in {', '.join(shown)}" if shown else "it was not seen anywhere",
+        why="whoever may read that has the key" if shown else "",
+        fix="take another key, and hand it over as docs/api-key.md says" if shown else "",
+    )
+
+
+def _has_key(target: Target) -> bool:
+    return any(secret.name == "api_key" for secret in target.deployment.spec.secrets)
 
 
 def engine_version(target: Target) -> Check:
@@ -369,7 +518,7 @@ def engine_version(target: Target) -> Check:
     wanted = target.deployment.engine_version
 
     def make() -> Check:
-        version = _client(target).version()
+        version = target.endpoint().version()
         return Check(
             id="engine_version",
             ok=True,
@@ -378,7 +527,7 @@ def engine_version(target: Target) -> Check:
             why="" if version == wanted else "the catalogue names another version for this digest",
         )
 
-    return _attempt("engine_version", f"an answer; the catalogue says {wanted}", make, target)
+    return attempt("engine_version", f"an answer; the catalogue says {wanted}", make, target)
 
 
 def answers(target: Target) -> list[Check]:
@@ -389,12 +538,12 @@ def answers(target: Target) -> list[Check]:
     for question, body in zip(gate.questions, gate.requests, strict=True):
 
         def make(question: quality.Question = question, body: dict[str, Any] = body) -> Check:
-            response = _client(target).chat(body)
+            response = target.endpoint().chat(body)
             seen.append((quality.answer_text(response) or "", reasoning_text(response)))
             return Check(**quality.judge(question, response).model_dump())
 
-        made.append(_attempt(f"answer_{question.id}", question.expected, make, target))
-    made.append(_attempt("no_thinking", _NO_THINKING, lambda: _no_thinking(target, seen), target))
+        made.append(attempt(f"answer_{question.id}", question.expected, make, target))
+    made.append(attempt("no_thinking", _NO_THINKING, lambda: _no_thinking(target, seen), target))
     return made
 
 
@@ -403,6 +552,7 @@ _NO_THINKING = "answers without thinking text"
 
 def _no_thinking(target: Target, seen: Sequence[tuple[str, str]]) -> Check:
     if not seen:
+        target.endpoint()
         raise RoostError("there is no answer to look at")
     wanted = target.deployment.chat_template_kwargs.get("enable_thinking") is True
     leaks = [leak for text, _ in seen if (leak := quality.leaked_thinking(text))]
@@ -431,8 +581,8 @@ def streaming(target: Target, evidence: Evidence) -> Check:
         whole, answer = None, StreamedAnswer(())
         while answer.text != whole and attempt < STREAM_ATTEMPTS:
             attempt += 1
-            whole = quality.answer_text(_client(target).chat(body))
-            answer = _client(target).stream_chat(body)
+            whole = quality.answer_text(target.endpoint().chat(body))
+            answer = target.endpoint().stream_chat(body)
         _stream_figures(answer, evidence)
         why = ""
         remark = f"the texts agreed at attempt {attempt}" if attempt > 1 else ""
@@ -451,7 +601,7 @@ def streaming(target: Target, evidence: Evidence) -> Check:
             why=why or remark,
         )
 
-    return _attempt("streaming", expected, make, target)
+    return attempt("streaming", expected, make, target)
 
 
 def _request(deployment: Deployment, prompt: str) -> dict[str, Any]:
@@ -484,7 +634,7 @@ Reading = metrics.Reading | RoostError
 def _copy(target: Target) -> None:
     """Give the drafter its best case. What matters is in the counters, not in the answer."""
     with suppress(RoostError):
-        _client(target).chat(_request(target.deployment, COPY_PROMPT))
+        target.endpoint().chat(_request(target.deployment, COPY_PROMPT))
 
 
 def speculation(
@@ -522,7 +672,7 @@ def speculation(
         _spec_figures(spec, evidence)
         return _judge_speculation(spec, expected)
 
-    return _attempt("speculation", expected, make)
+    return attempt("speculation", expected, make)
 
 
 def _judge_speculation(spec: metrics.SpecCounters, expected: str) -> Check:
@@ -566,42 +716,9 @@ def _spec_figures(spec: metrics.SpecCounters, evidence: Evidence) -> None:
         )
 
 
-# --- shared ---------------------------------------------------------------------------------------
-
-
-def _attempt(
-    check_id: str, expected: str, make: Callable[[], Check], target: Target | None = None
-) -> Check:
-    """The check, or a failed one that says why it could not be made."""
-    refused = len(target.tunnel.refusals) if target and target.tunnel else 0
-    try:
-        return make()
-    except RoostError as error:
-        why = str(error)
-        if target and target.tunnel and len(target.tunnel.refusals) > refused:
-            why = f"{target.host.name}: {target.tunnel.refusals[-1]}"
-        elif isinstance(error, EngineError) and error.status and error.status >= 500:
-            why += "; engine.log has the reason"
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        why = f"what came back could not be read: {type(error).__name__}: {error}"
-    return Check(id=check_id, ok=False, expected=expected, why=why)
-
-
-def _remote(target: Target) -> ssh.Remote:
-    if target.remote is None:
-        raise RoostError(target.no_remote)
-    return target.remote
-
-
-def _client(target: Target) -> Client:
-    if target.client is None:
-        raise RoostError(target.no_remote)
-    return target.client
-
-
 def _reading(target: Target, name: str, evidence: Evidence) -> Reading:
     try:
-        text = _client(target).metrics(target.deployment.metrics_path)
+        text = target.endpoint().metrics(target.deployment.metrics_path)
         evidence.artefacts[name] = text
         return metrics.parse(text)
     except RoostError as error:
@@ -611,14 +728,7 @@ def _reading(target: Target, name: str, evidence: Evidence) -> Reading:
 
 def keep_log(target: Target, evidence: Evidence) -> None:
     """Keep the end of the engine's log; without it the reason takes its place."""
-    name = target.deployment.spec.name
-    words = ["docker", "logs", "--timestamps", "--tail", str(LOG_LINES), name]
     try:
-        remote = _remote(target)
-        done = ssh.run_privileged(remote, words)
-        # An engine logs to both streams; the time stamps put them back in order. A progress bar's
-        # carriage returns stay within their stamped line.
-        lines = sorted(filter(None, f"{done.out}\n{done.err}".split("\n")))
-        evidence.artefacts["engine.log"] = "\n".join(lines) + "\n"
+        evidence.artefacts["engine.log"] = _log(target, ["--tail", str(LOG_LINES)])
     except RoostError as error:
         evidence.artefacts["engine.log"] = f"not read: {error}\n"

@@ -1,0 +1,144 @@
+"""Greedy texts with speculation against those without."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.unit.stand_in_engine import OTHER
+from tests.unit.test_measure_verify import Site, make_site  # noqa: F401  # a fixture
+
+from roost import runs
+from roost.errors import RoostError, UsageError
+from roost.measure import lossless, verify
+from roost.measure.lossless import Greedy, Token
+
+TEXT = "A hash table maps keys."
+REFERENCE = Greedy(
+    prompt="What is it?",
+    text=TEXT,
+    tokens=[
+        Token(text="A hash", logprob=-0.1),
+        Token(text=" table", logprob=-0.7, others={" map": -0.8, " function": -5.0}),
+        Token(text=" maps keys.", logprob=-0.2),
+        Token(text="<|im_end|>", logprob=-0.4, others={" They": -0.6}),
+    ],
+)
+
+
+def test_the_same_text() -> None:
+    assert lossless.part(REFERENCE, TEXT, lossless.NEAR_TIE) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "near_tie", "says"),
+    [
+        ("A hash map links keys.", True, "after 'A hash' came ' map links keys.' instead of"),
+        ("A hash function maps.", False, "a token 4.300 nats less likely"),
+        ("A hash browns.", False, "none of the likely ones"),
+        ("A hash table maps keys. They are", True, "instead of '<|im_end|>'"),
+        # It ended where ending was not likely.
+        ("A hash", False, "none of the likely ones"),
+    ],
+)
+def test_where_texts_part(text: str, near_tie: bool, says: str) -> None:
+    parting = lossless.part(REFERENCE, text, lossless.NEAR_TIE)
+    assert parting is not None
+    assert parting.near_tie == near_tie
+    assert says in parting.says
+
+
+def test_a_tie_needs_the_likelihoods_and_a_fine_format_has_none() -> None:
+    bare = Greedy(prompt="What is it?", text=TEXT)
+    parting = lossless.part(bare, "A hash map.", lossless.NEAR_TIE)
+    assert parting is not None
+    assert not parting.near_tie
+    parting = lossless.part(REFERENCE, "A hash map.", lossless.NEAR_TIE_FLOAT32)
+    assert parting is not None
+    assert not parting.near_tie
+
+
+# --- through a verification -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(make_site: Callable[..., Site], tmp_path: Path) -> Path:  # noqa: F811
+    """The run of a host without speculation, and the stand-in engine as it was then."""
+    site = make_site(roost_speculation="none")
+    site.engine.speculates = False
+    evidence = site.verify()
+    folder = tmp_path / "runs" / "plain"
+    folder.mkdir(parents=True)
+    runs.Run("verify", folder, site.host, site.deployment, NOW).finish(evidence)
+    site.engine.speculates = True
+    return folder
+
+
+NOW = runs.dt.datetime(2026, 11, 29, tzinfo=runs.dt.UTC)
+
+
+def with_speculation(make: Callable[..., Site], tmp_path: Path) -> Site:
+    return make(roost_model_dir=str(tmp_path / "again"))
+
+
+def test_a_run_without_speculation_keeps_its_answers(kept: Path) -> None:
+    answers = json.loads((kept / lossless.FILE).read_text())["answers"]
+    assert [each["prompt"] for each in answers] == list(lossless.PROMPTS)
+    assert answers[0]["text"] == OTHER
+    assert "".join(token["text"] for token in answers[0]["tokens"]) == OTHER
+    check = next(one for one in runs.read(kept).checks if one.id == "lossless")
+    assert check.verdict == "not applicable"
+    assert "can be a reference" in check.why
+
+
+def test_a_reference_that_is_met(
+    make_site: Callable[..., Site],  # noqa: F811
+    kept: Path,
+    tmp_path: Path,
+) -> None:
+    site = with_speculation(make_site, tmp_path)
+    assert site.check("lossless").why.startswith("no reference")
+    check = site.check("lossless", reference="plain", runs_dir=kept.parent)
+    assert (check.verdict, check.observed) == ("pass", "4 of 4 word for word")
+    assert check.expected.startswith("the greedy answers of plain")
+
+
+def test_a_reference_that_is_missed(
+    make_site: Callable[..., Site],  # noqa: F811
+    kept: Path,
+    tmp_path: Path,
+) -> None:
+    site = with_speculation(make_site, tmp_path)
+    site.engine.answers["sea"] = "A hash chain maps keys."
+    check = site.check("lossless", reference=str(kept))
+    assert check.verdict == "fail"
+    assert "after 'A hash ' came 'chain maps" in check.why
+    assert check.observed == "3 of 4 word for word"
+
+
+def test_references_that_are_none(
+    make_site: Callable[..., Site],  # noqa: F811
+    kept: Path,
+    tmp_path: Path,
+) -> None:
+    site = with_speculation(make_site, tmp_path)
+
+    def refused(named: object, deployment: object = site.deployment) -> str:
+        with pytest.raises(RoostError) as caught:
+            verify.options(deployment, reference=named, runs_dir=tmp_path / "runs")  # type: ignore[arg-type]
+        return str(caught.value)
+
+    assert "reference other: no such run" in refused("other")
+    assert "no finished run" in refused(str(tmp_path))
+    half = make_site(roost_model_dir=str(tmp_path / "half"), roost_settings={"dtype": "bfloat16"})
+    assert "dtype is float32, here bfloat16" in refused("plain", half.deployment)
+    (kept / lossless.FILE).unlink()
+    assert "keeps no greedy answers" in refused("plain")
+    plain = make_site(roost_speculation="none", roost_model_dir=str(tmp_path / "plain"))
+    with pytest.raises(UsageError, match="nothing speculates here"):
+        verify.options(plain.deployment, reference="plain")
+    result = kept / "result.json"
+    result.write_text(result.read_text().replace('"ok": true', '"ok": false', 1))
+    assert "did not pass itself" in refused("plain")
