@@ -18,10 +18,11 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, hosts, preflight, pulls, references, releases
+    from roost import deployment, gateway, hosts, preflight, pulls, references, releases
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
+    from roost.onhost import haproxy
     from roost.plan import gate
     from roost.preflight import Finding
 except ImportError as error:
@@ -221,6 +222,32 @@ def roost_status(facts: Mapping[str, Any]) -> list[str]:
     return releases.status(_plain(facts))
 
 
+def roost_behind(
+    variables: Mapping[str, Mapping[str, Any]], name: str, engines: Sequence[str], root: str
+) -> dict[str, Any]:
+    """The engines behind a gateway, or the reason why it cannot lead to them.
+
+    Args:
+        variables: Of all hosts, by their names.
+        name: The gateway's.
+        engines: Names of all hosts that are no gateways.
+        root: The repository root.
+
+    Returns:
+        ``{behind, refusal}``, one of which is none.
+    """
+    try:
+        found = gateway.behind(name, variables, engines, Path(root))
+    except RoostError as error:
+        return {"behind": None, "refusal": str(error)}
+    return {"behind": found.model_dump(mode="json"), "refusal": None}
+
+
+def roost_state_keeper(_: object) -> str:
+    """The program with which a gateway keeps its servers' states over a reload."""
+    return Path(haproxy.__file__).read_text(encoding="utf-8")
+
+
 def roost_who(_: object) -> str:
     """Who runs this, for those who wait on a host meanwhile."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
@@ -263,6 +290,8 @@ class FilterModule:
             "roost_outcome": roost_outcome,
             "roost_back": roost_back,
             "roost_status": roost_status,
+            "roost_behind": roost_behind,
+            "roost_state_keeper": roost_state_keeper,
             "roost_who": roost_who,
         }
         return filters if _missing is None else dict.fromkeys(filters, _not_installed)

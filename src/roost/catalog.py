@@ -218,6 +218,9 @@ class Engine(Strict):
     port: int = Field(description="inside the container")
     health_path: str
     metrics_path: str
+    busy_gauges: list[str] = Field(
+        [], description="on /metrics; their sum is the number of requests that run or wait"
+    )
     shm_size: Annotated[str, Field(pattern=r"^\d+[kmg]$")] = Field(
         description="shared memory of a container with an IPC namespace of its own"
     )

@@ -97,6 +97,9 @@ class Deployment(BaseModel):
     port: int
     health_path: str
     metrics_path: str
+    busy_gauges: list[str] = Field(
+        description="on it; their sum is the number of requests that run or wait"
+    )
     ready_timeout: int
     fatal_lines: list[str] = Field(description="of a log: the engine will not become healthy")
     pip_args: list[str]
@@ -165,6 +168,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         port=given.port,
         health_path=resolved.engine.health_path,
         metrics_path=resolved.engine.metrics_path,
+        busy_gauges=resolved.engine.busy_gauges,
         ready_timeout=given.ready_timeout,
         fatal_lines=resolved.engine.fatal_lines,
         pip_args=given.pip_args,

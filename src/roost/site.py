@@ -78,6 +78,14 @@ class HostVars(Strict):
         _SITE.port, description="its port on the host"
     )
     served_name: Name | None = Field(None, description="model name that clients use")
+    gateway: Name | None = Field(
+        None, description="inventory name of the gateway before this host, see docs/gateway.md"
+    )
+    address: Address | None = Field(
+        None,
+        description="IP address at which the gateway reaches this host; none: roost_listen, or "
+        "ansible_host where it listens on all",
+    )
     api_key: Key | None = Field(
         None,
         description="key that the endpoint asks clients for; from a vault or the environment",
