@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.roost.onhost import draining
-from ansible.module_utils.roost.onhost.haproxy import Haproxy
+from ansible.module_utils.roost.onhost.haproxy import AbsentError, Haproxy
 
 DOCUMENTATION = r"""
 ---
@@ -99,6 +101,10 @@ engine_requests:
   description: Those that the engine counted; none where it did not say.
   returned: always
   type: float
+fix:
+  description: What to do about a failure.
+  returned: always
+  type: str
 seconds:
   description: How long it took.
   returned: always
@@ -124,26 +130,29 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
-    given = module.params
-    haproxy = Haproxy(given["master"], given["config"], given["states"])
-    if module.check_mode:
-        result = draining.foreseen(haproxy, given["name"], given["state"])
-    elif given["state"] == "drained":
-        engine = draining.Engine(given["metrics_path"], given["gauges"], given["ca_file"])
-        result = draining.drain(
-            haproxy,
-            given["name"],
-            engine,
-            timeout=given["timeout"],
-            late=given["late"],
-            last=given["last"],
+    try:
+        result = act(module.params, module.check_mode)
+    except AbsentError as error:
+        module.fail_json(
+            msg=f"HAProxy ended meanwhile: {error}", fix="see `systemctl status haproxy`"
         )
-    else:
-        result = draining.readmit(haproxy, given["name"], timeout=given["timeout"])
     failure = result.pop("failure")
     if failure:
         module.fail_json(msg=failure, **result)
     module.exit_json(**result)
+
+
+def act(given: dict[str, Any], check_mode: bool) -> dict[str, Any]:
+    """What is asked for, or what it would be."""
+    haproxy = Haproxy(given["master"], given["config"], given["states"])
+    name = given["name"]
+    if check_mode:
+        return draining.foreseen(haproxy, name, given["state"])
+    if given["state"] == "ready":
+        return draining.readmit(haproxy, name, timeout=given["timeout"])
+    engine = draining.Engine(given["metrics_path"], given["gauges"], given["ca_file"])
+    limits = {key: given[key] for key in ("timeout", "late", "last")}
+    return draining.drain(haproxy, name, engine, **limits)
 
 
 if __name__ == "__main__":

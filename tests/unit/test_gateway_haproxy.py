@@ -7,6 +7,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def test_tokens_arrive_as_the_engine_emits_them(plain: Gateway) -> None:
     stream = Stream(plain, words=25)
     stream.join()
     assert stream.whole
-    gaps = [later - before for before, later in zip(stream.times[1:25], stream.times[2:26])]
+    gaps = [later - before for before, later in pairwise(stream.times[1:26])]
     # 20 ms a word: neither all at once at the end, nor in bursts.
     assert stream.times[0] < 0.2
     assert stream.times[-1] > 0.45

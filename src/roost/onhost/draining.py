@@ -23,6 +23,11 @@ _METRICS_TIMEOUT = 5.0
 #: leaves its gauges as they are when all its requests were aborted (its issue 22545), SGLang
 #: refreshes them 30 s late (its pull request 26495).
 STALE = 45.0
+_LAST = (
+    "no other host would be left to serve",
+    "deploy hosts one after another (playbooks/rollout.yml, or --limit), or go without for a while "
+    "(gateway_drain_last: true)",
+)
 
 
 class Engine(NamedTuple):
@@ -70,9 +75,9 @@ def drain(
         last: Drain it though no other one serves.
 
     Returns:
-        ``{changed, state, requests, engine_requests, seconds, failure}``: the state is ``drain``,
-        ``maint``, ``ready`` or ``absent`` (then there is nothing to wait for). A failure is a
-        sentence, or none; there is one only where the server is in again.
+        ``{changed, state, requests, engine_requests, seconds, failure, fix}``: the state is
+        ``drain``, ``maint``, ``ready`` or ``absent`` (then there is nothing to wait for). A failure
+        is a sentence with a fix, or none; after one, the server is in as it was.
     """
     begun = time.monotonic()
     changed = False
@@ -84,8 +89,7 @@ def drain(
             others = [one for one in servers.values() if one.name != name]
             serving = [one for one in others if one.up and one.state == "ready"]
             if others and not serving and servers[name].up and not last:
-                failure = "no other host would be left to serve"
-                return _result("ready", begun, failure=failure)
+                return _result("ready", begun, failure=_LAST)
             haproxy.set(name, "drain")
             changed = True
     count = _Count(engine)
@@ -101,11 +105,15 @@ def drain(
         if time.monotonic() - begun > timeout:
             break
         time.sleep(PACE)
-    if late == "go_on" or server.state == "maint":
+    if late == "go_on":
         return _result(server.state, begun, changed=changed, count=count)
-    haproxy.set(name, "ready")
-    failure = f"its requests have not ended within {timeout:g} s: {count.said()}"
-    return _result("ready", begun, count=count, failure=failure)
+    if server.state != "maint":
+        haproxy.set(name, "ready")
+    what = f"its requests have not ended within {timeout:g} s: {count.said()}"
+    fix = "wait longer (gateway_drain_timeout), or cut them (gateway_drain_late: go_on)"
+    return _result(
+        "maint" if server.state == "maint" else "ready", begun, count=count, failure=(what, fix)
+    )
 
 
 def readmit(haproxy: Haproxy, name: str, *, timeout: float) -> dict[str, Any]:
@@ -125,10 +133,10 @@ def readmit(haproxy: Haproxy, name: str, *, timeout: float) -> dict[str, Any]:
             changed = True
             continue  # and look whether the current worker has heard it
         if time.monotonic() - begun > timeout:
-            said = server.check or "not yet checked"
-            where = f"{server.address}:{server.port}"
-            failure = f"the health check of {where} does not pass within {timeout:g} s: {said}"
-            return _result("drain", begun, failure=failure)
+            where, said = f"{server.address}:{server.port}", server.check or "not yet checked"
+            what = f"the health check of {where} does not pass within {timeout:g} s: {said}"
+            fix = "if the host serves, and elsewhere: playbooks/gateway.yml; then deploy it again"
+            return _result("drain", begun, failure=(what, fix))
         time.sleep(PACE)
 
 
@@ -189,7 +197,7 @@ def _result(
     *,
     changed: bool = False,
     count: _Count | None = None,
-    failure: str | None = None,
+    failure: tuple[str, str] = ("", ""),
 ) -> dict[str, Any]:
     return {
         "changed": changed,
@@ -197,5 +205,6 @@ def _result(
         "requests": count.requests if count else 0,
         "engine_requests": count.engine_requests if count else None,
         "seconds": round(time.monotonic() - begun, 1),
-        "failure": failure,
+        "failure": failure[0] or None,
+        "fix": failure[1] or None,
     }
