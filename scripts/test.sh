@@ -9,6 +9,13 @@ if [ "$(id -u)" -eq 0 ] && [ ! -x /usr/sbin/sshd ]; then
     if [ -d /run/systemd/system ]; then systemctl disable --quiet --now ssh; fi
 fi
 
+# Others have an HAProxy of their own. Nor is this one to run for everybody.
+if [ "$(id -u)" -eq 0 ] && [ ! -x /usr/sbin/haproxy ]; then
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends haproxy >/dev/null
+    if [ -d /run/systemd/system ]; then systemctl disable --quiet --now haproxy; fi
+fi
+
 # Two at a time: half of what tests of a lab do is waiting, and each of the two has a lab of its own.
 pytest -q -n 2 tests/unit
 if [ "$(id -u)" -eq 0 ]; then

@@ -135,6 +135,16 @@ def test_an_inventory_checks_host_keys() -> None:
 # -- the controller
 
 
+def test_a_gateway_stands_before_the_other_hosts() -> None:
+    hosts = (HostSpec(name="a"), HostSpec(name="gate", docker=False, gateway=True))
+    inventory = Lab(LabSpec(name="unit", hosts=hosts)).inventory()["all"]
+    assert inventory["children"] == {"gateways": {"hosts": {"gate": None}}}
+    address = inventory["hosts"]["a"]["ansible_host"]
+    assert inventory["hosts"]["a"]["roost_gateway"] == "gate"
+    assert inventory["hosts"]["a"]["roost_listen"] == address
+    assert "roost_gateway" not in inventory["hosts"]["gate"]
+
+
 def test_without_root_it_says_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     for arguments in (["up"], ["down"], ["status"]):

@@ -85,6 +85,7 @@ class HostSpec(BaseModel):
         driver: An NVIDIA driver version other than the profile's.
         gpu_fault: What is wrong with its GPUs or their driver.
         disk_mb: Size in MiB of a small file system on ``/var/lib/roost``.
+        gateway: It is to stand before the other hosts: in the inventory's group ``gateways``.
         sudo_user: Adds the user ``ops``, for whom sudo asks for a password.
     """
 
@@ -98,6 +99,7 @@ class HostSpec(BaseModel):
     driver: Annotated[str, Field(pattern=r"^\d+(\.\d+){1,2}$")] | None = None
     gpu_fault: profiles.GpuFault | None = None
     disk_mb: Annotated[int, Field(ge=1)] | None = None
+    gateway: bool = False
     sudo_user: bool = False
 
 

@@ -291,6 +291,7 @@ class Lab:
 
     def inventory(self) -> dict[str, Any]:
         """An Ansible inventory of its hosts, in the YAML plugin's form."""
+        gateways = [host.name for host in self.hosts.values() if host.spec.gateway]
         ssh_options = (
             f"-o UserKnownHostsFile={self.known_hosts} -o GlobalKnownHostsFile=/dev/null"
             " -o StrictHostKeyChecking=yes -o IdentitiesOnly=yes"
@@ -321,9 +322,11 @@ class Lab:
                     host.name: {
                         "ansible_host": str(host.address),
                         "roost_hardware": host.spec.profile,
+                        **(_behind(host, gateways[0]) if gateways else {}),
                     }
                     for host in self.hosts.values()
                 },
+                "children": {"gateways": {"hosts": dict.fromkeys(gateways)}} if gateways else {},
             }
         }
 
@@ -476,6 +479,13 @@ class Lab:
         if found:
             say(f"lab {self.name} is down; what was built stays in {self.cache}")
         return found
+
+
+def _behind(host: Host, gateway: str) -> dict[str, str]:
+    """Variables of a lab's hosts where one of them is the gateway."""
+    if host.spec.gateway:
+        return {"gateway_listen": str(host.address)}
+    return {"roost_gateway": gateway, "roost_listen": str(host.address)}
 
 
 def build_rootfs(say: Say) -> Sequence[Path]:

@@ -31,6 +31,9 @@ HOST_PACKAGES = (
 # What turns it into a host of containers. pigz: Docker unpacks images with it, faster.
 DOCKER_PACKAGES = ("docker.io", "pigz", "python3-requests")
 
+# What turns it into a gateway; not installed on any host, but found by apt there.
+GATEWAY_PACKAGES = ("haproxy",)
+
 # libnuma1 and libstdc++6 are linked by the engine, g++ and Python's headers are called by it when
 # it compiles (the engine's default; the recipe turns it off, and a test turns it on again).
 ENGINE_PACKAGES = (
@@ -58,12 +61,12 @@ _SPARE_PARTS = (
 )
 
 # apt runs outside of the system it installs into, with this machine's mirrors and proxies. The
-# packages of the system itself are thrown away first: what is then there is what Docker adds.
+# packages of the system itself are thrown away first: what is then there is what these add.
 _KEEP_DEBS = f"""
 set -e
 rm -f "$1"/var/cache/apt/archives/*.deb
 APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --download-only --no-install-recommends \\
-  install {" ".join(DOCKER_PACKAGES)}
+  install {" ".join((*DOCKER_PACKAGES, *GATEWAY_PACKAGES))}
 mv "$1"/var/cache/apt/archives/*.deb "$DEBS"
 """
 
@@ -89,7 +92,7 @@ _ENGINE_BASE = _debootstrap(ENGINE_PACKAGES, (*_DOCUMENTATION, *_SPARE_PARTS), _
 
 
 def host_base(cache: Path, say: Say) -> Path:
-    """A host without Docker (``rootfs/``), and the packages that Docker takes on it (``apt/``).
+    """A host without Docker (``rootfs/``), and the packages for Docker or a gateway (``apt/``).
 
     ``apt/`` is a flat repository: the .deb files and their index ``Packages``.
     """
@@ -160,7 +163,7 @@ def host_rootfs(cache: Path, say: Say) -> list[Path]:
 
 
 def apt_repository(cache: Path, say: Say) -> Path:
-    """A flat Debian repository with Docker and all that it needs beyond :func:`host_base`."""
+    """A flat Debian repository with Docker, HAProxy, and what they need beyond a host's base."""
     return cached.point(paths.apt_repository(cache), host_base(cache, say) / "apt")
 
 
