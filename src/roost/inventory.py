@@ -37,6 +37,8 @@ _SSH_OPTIONS = (
     "ssh_extra_args",
 )
 _TIMEOUT_S = 120
+#: The group of hosts that stand before others and serve nothing themselves.
+GATEWAYS = "gateways"
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _root() -> Path:
 
 
 def load(path: str | Path, limit: str | None = None) -> Inventory:
-    """Read an inventory and the variables of its hosts.
+    """Read an inventory and the variables of its hosts; gateways are left out.
 
     Args:
         path: File or directory, relative to the working directory or the repository root.
@@ -145,7 +147,8 @@ def load(path: str | Path, limit: str | None = None) -> Inventory:
                 f"{inventory}: the variables of {name} cannot be resolved",
                 why=_last_cause(str(result.get("msg", result))),
             )
-        hosts[name] = _host(name, result["msg"])
+        if result["msg"]:
+            hosts[name] = _host(name, result["msg"])
     if not hosts:
         raise _no_hosts(inventory, limit, messages)
     return Inventory(path=inventory, hosts=hosts)
@@ -163,7 +166,8 @@ def _expression() -> str:
     )
     connection = "ansible_connection | default('ssh')"
     return (
-        f"{{{{ {{'variables': {variables}, 'ssh': {{{options}}}, 'connection': {connection}}} }}}}"
+        f"{{{{ {{'variables': {variables}, 'ssh': {{{options}}}, 'connection': {connection}}} "
+        f"if '{GATEWAYS}' not in group_names else {{}} }}}}"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -145,7 +146,15 @@ def test_one_that_is_down_is_not_the_last_one(made: Gateway) -> None:
     assert drain(made)["state"] == "drain"
 
 
-def test_of_two_at_once_one_is_kept(made: Gateway) -> None:
+def test_of_two_at_once_one_is_kept(made: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = draining._look
+
+    def slowly(*of: Any) -> dict[str, haproxy.Server]:
+        seen = look(*of)
+        time.sleep(0.3)
+        return seen
+
+    monkeypatch.setattr(draining, "_look", slowly)
     found: dict[str, Any] = {}
     threads = [
         threading.Thread(target=lambda name=name: found.update({name: drain(made, name)}))
@@ -223,10 +232,10 @@ def test_streams_go_on_over_a_reload_and_are_waited_for(made: Gateway) -> None:
 
 def test_drained_is_drained_over_a_reload_a_kill_and_another_port(made: Gateway) -> None:
     drain(made)
-    made.reload()
-    assert made.server().state == "drain"
     made.kill()
     made.start()
+    assert made.server().state == "drain"
+    made.reload()
     assert (made.server().state, made.server("two").state) == ("drain", "ready")
     made.engines.stop(0)
     made.engines.ports[0] += 1

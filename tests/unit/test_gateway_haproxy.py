@@ -81,14 +81,18 @@ def test_an_engine_may_be_silent_for_as_long_as_is_said(
         assert made.post()[0] == answers
 
 
-def test_an_engine_is_told_when_its_client_hangs_up(plain: Gateway) -> None:
-    connection = plain.connection(timeout=0.5)
+@pytest.mark.parametrize("silence", [0.0, 1.0])
+def test_an_engine_is_told_when_its_client_hangs_up(plain: Gateway, silence: float) -> None:
+    for engine in plain.engines.engines:
+        engine.silence = silence
+    connection = plain.connection()
     body = {"messages": [{"content": "x"}], "stream": True, "max_tokens": 100}
     connection.request("POST", "/v1/chat/completions", json.dumps(body))
-    connection.getresponse().read(10)
+    plain.wait(lambda: sum(server.requests for server in plain.haproxy.servers()) == 1)
     connection.close()
+    # At once, not when the engine says its next word.
+    plain.wait(lambda: sum(server.requests for server in plain.haproxy.servers()) == 0, 0.6)
     plain.wait(lambda: sum(engine.hung_up for engine in plain.engines.engines) == 1, 2)
-    assert sum(server.requests for server in plain.haproxy.servers()) == 0
 
 
 # -- the door
@@ -183,9 +187,14 @@ def test_a_session_stays_with_its_host_and_moves_when_that_is_drained(
         name = made.names[owner["a"]]
         made.haproxy.set(name, "drain")
         before = asked(made)
-        for _ in range(4):
-            assert made.post(headers={told: value.format("a")})[0] == 200
-        assert asked(made)[owner["a"]] == before[owner["a"]]
+        for session in owner:
+            assert made.post(headers={told: value.format(session)})[0] == 200
+        # Only its own sessions have moved.
+        moved = [now - then for now, then in zip(asked(made), before, strict=True)]
+        stayed = [number for number in owner.values() if number != owner["a"]]
+        assert moved[owner["a"]] == 0
+        assert all(moved[number] >= stayed.count(number) for number in stayed)
+        before = asked(made)
         made.haproxy.set(name, "ready")
         made.post(headers={told: value.format("a")})
         assert asked(made)[owner["a"]] == before[owner["a"]] + 1

@@ -25,6 +25,9 @@ all:
     spark-01: {ansible_host: 10.0.0.1, ansible_port: 2201, roost_port: "{{ 8000 + 1 }}"}
     spark-02: {roost_settings: {max_num_seqs: 2}, unrelated: "{{ nowhere }}"}
     here: {ansible_connection: local}
+  children:
+    # Stands before others and serves nothing.
+    gateways: {hosts: {gate-01: {ansible_host: 10.0.0.9}}}
 """
 
 
