@@ -168,6 +168,8 @@ class Haproxy:
             said = self._ask(worker, f"show servers state {BACKEND}")
             if _HEADER in said:
                 return said
+            if "find backend" in said:
+                raise AbsentError(f"{self._master}: it leads to no engines")
             worker = self._workers()[0]  # another one has taken its place
         raise AbsentError(f"{self._master}: {said.strip() or 'no answer'}")
 
