@@ -206,10 +206,10 @@ def roost_release(
 
 
 def roost_outcome(
-    result: Mapping[str, Any], host: str, release: Mapping[str, Any]
+    result: Mapping[str, Any], host: str, release: Mapping[str, Any], drained: bool = False
 ) -> dict[str, Any]:
     """What became of a release, for people; see :func:`roost.releases.outcome`."""
-    return releases.outcome(_plain(result), host, _plain(release["deployment"]))
+    return releases.outcome(_plain(result), host, _plain(release["deployment"]), drained=drained)
 
 
 def roost_back(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:

@@ -29,6 +29,9 @@ _HASHED = {
     "spec",
     "accept_findings",
 }
+#: Outcomes after which something serves that has proved itself.
+_SERVING = {"serves", "restored", "untouched"}
+_KEPT_OUT = "  its gateway sends it no requests until a deploy of it has passed"
 #: Lines of the engine's log that a message ends with.
 _SHOWN_LINES = 15
 #: What a failed check says of a healthy engine, by the beginning of its id.
@@ -67,29 +70,41 @@ def release(deployment: Deployment, plan: Mapping[str, Any] | None = None) -> di
     }
 
 
-def outcome(result: Mapping[str, Any], host: str, deployment: Mapping[str, Any]) -> dict[str, Any]:
+def outcome(
+    result: Mapping[str, Any],
+    host: str,
+    deployment: Mapping[str, Any],
+    *,
+    drained: bool = False,
+) -> dict[str, Any]:
     """What became of a release, for people.
 
     Args:
         result: Of the module ``engine_release``; or of a task that did not come that far.
         host: Inventory name.
         deployment: The release's.
+        drained: Whether its gateway was told to send it no requests.
 
     Returns:
-        ``{failed, message, lines}``: one text where it failed; else a line for each answer, the
-        figures, and what happened on the way.
+        ``{failed, message, lines, serves}``: one text where it failed; else a line for each answer,
+        the figures, and what happened on the way; and whether something serves that has proved
+        itself, and requests may come again.
     """
+    serves = result.get("outcome") in _SERVING
+    kept_out = [] if serves or not drained else [_KEPT_OUT]
     if "outcome" not in result:
-        return {"failed": True, "message": _no_outcome(result, host), "lines": []}
+        message = "\n".join([_no_outcome(result, host), *kept_out])
+        return {"failed": True, "message": message, "lines": [], "serves": serves}
     lines = list(_on_the_way(result))
     if result["outcome"] == "serves":
         prompts = {each["id"]: each["prompt"] for each in deployment["gate"]["questions"]}
         lines += [f"{prompts[name]} {text}" for name, text in result["answers"].items()]
         if result["figures"]:
             lines.append(_figures(result["figures"]))
-        return {"failed": False, "message": "", "lines": lines}
+        return {"failed": False, "message": "", "lines": lines, "serves": serves}
     parts = [_headline(result, host), *_evidence(result, deployment), *lines, _now(result, host)]
-    return {"failed": True, "message": "\n".join(parts), "lines": []}
+    message = "\n".join([*parts, *kept_out])
+    return {"failed": True, "message": message, "lines": [], "serves": serves}
 
 
 def diagnosis(log: Sequence[str], deployment: Mapping[str, Any] | None = None) -> Diagnosis | None:

@@ -307,7 +307,7 @@ def gateway(
     """A gateway before some stand-ins, all of which are up."""
     program()
     engines = Engines(count, *standin, certificate=certificate)
-    names = ["one", "two", "three", "four"][:count]
+    names = ["one", "two", "three", "four", "five"][:count]
     made = Gateway(folder, engines, free_port(), free_port(), names, {})
     try:
         made.configure(**variables)

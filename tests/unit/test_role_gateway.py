@@ -1,0 +1,158 @@
+"""The role that deploys, and the gateway before its hosts: what is drained when, and returned.
+
+The roles' own tasks and a real HAProxy. Only what happens on the hosts in between is made up: each
+host's ``engine_release`` says what it is told to, and notes whether the host was drained then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.unit.deployments import deployment
+from tests.unit.gateways import Gateway, gateway
+
+from roost import releases
+
+ROOT = Path(__file__).parents[2]
+
+STANDINS = {
+    "release_facts": "said = {'busy': None}",
+    # The real one is far too long for what is asked here; it is told its outcome by its release.
+    "engine_release": """
+sys.path.insert(0, {src!r})
+from roost.onhost.haproxy import Haproxy
+end = given['release']['outcome']
+servers = Haproxy(*{paths!r}).servers()
+state = next(one.state for one in servers if one.name == given['release']['host'])
+failure = {{'what': 'it failed', 'step': 'start', 'checks': [], 'log': []}}
+said = {{'outcome': end, 'release': 'x', 'previous': 'y', 'failure': failure, 'restored': 'healthy',
+        'checks': [], 'figures': {{}}, 'answers': {{}}}}
+with open({seen!r} + '/' + given['release']['host'], 'w') as file:
+    file.write(json.dumps([state, int(given['turn_timeout'])]))
+""",
+}
+MODULE = """#!/usr/bin/python
+import json, sys
+WANT_JSON = None
+given = json.load(open(sys.argv[1]))
+{body}
+print(json.dumps({{'changed': False, **said}}))
+"""
+
+
+def run(folder: Path, made: Gateway, hosts: dict[str, dict[str, Any]]) -> str:
+    """Swap on these hosts as the role does, from the drain on; what Ansible said."""
+    library = folder / "library"
+    seen = folder / "seen"
+    for made_up in (library, seen):
+        made_up.mkdir()
+    paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
+    for name, body in STANDINS.items():
+        text = (
+            body.format(src=str(ROOT / "src"), paths=paths, seen=str(seen))
+            if "{src" in body
+            else body
+        )
+        (library / f"{name}.py").write_text(MODULE.format(body=text))
+    wanted = deployment(folder).model_dump(mode="json")
+    common = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "llm_server_deployment": wanted,
+        "__llm_server_container": {"changed": True, "container": {"Id": "c"}},
+        "__llm_server_key": {"changed": False},
+        "gateway_drain_timeout": 10,
+        "gateway_return_timeout": 10,
+    }
+    release = releases.release(deployment(folder))
+    everyone = {
+        name: {
+            **common,
+            "llm_server_gateway": "gate",
+            **given,
+            "llm_server_release": {**release, "host": name, "outcome": given["outcome"]},
+        }
+        for name, given in hosts.items()
+    }
+    everyone["gate"] = common
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": everyone}}))
+    tasks = [
+        {
+            "ansible.builtin.include_role": {"name": "llm_server", "tasks_from": f"{name}.yml"},
+            "when": condition,
+        }
+        for name, condition in (
+            ("drain", "__llm_server_container.changed"),
+            ("transaction", "true"),
+        )
+    ]
+    play = [{"hosts": "all:!gate", "gather_facts": False, "tasks": tasks}]
+    (folder / "play.yml").write_text(json.dumps(play))
+    places = dict(zip(("master", "config", "states"), paths, strict=True))
+    overrides = json.dumps({f"__gateway_{name}": path for name, path in places.items()})
+    done = subprocess.run(
+        [
+            str(Path(sys.executable).with_name("ansible-playbook")),
+            *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-v"),
+            *("-e", overrides),
+        ],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_LIBRARY": f"{library}:{ROOT / 'plugins' / 'modules'}",
+            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+def test_hosts_are_drained_for_a_swap_and_returned_if_something_serves(tmp_path: Path) -> None:
+    with gateway(tmp_path, 5) as made:
+        made.haproxy.set("four", "drain")  # by a run that was killed
+        unchanged = {"__llm_server_container": {"changed": False, "container": {"Id": "c"}}}
+        said = run(
+            tmp_path,
+            made,
+            {
+                "one": {"outcome": "serves"},
+                "two": {"outcome": "restored"},
+                "three": {"outcome": "unproved"},
+                "four": {"outcome": "serves", **unchanged},
+                "five": {"outcome": "serves", **unchanged},
+            },
+        )
+        states = {server.name: server.state for server in made.haproxy.servers()}
+    meanwhile = {file.name: json.loads(file.read_text()) for file in (tmp_path / "seen").iterdir()}
+    # Who is drained by this run must not wait behind another deploy, which would return it.
+    assert meanwhile == {
+        **{name: ["drain", 0] for name in ("one", "two", "three")},
+        "four": ["drain", 7200],
+        "five": ["ready", 7200],
+    }, said
+    assert states == {
+        **dict.fromkeys(("one", "two", "four", "five"), "ready"),
+        "three": "drain",
+    }, said
+    assert said.count("fatal:") == 2
+    assert said.count("its gateway sends it no requests until") == 2  # twice by Ansible itself
+
+
+def test_what_cannot_be_drained_is_not_swapped(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        made.haproxy.set("two", "drain")
+        said = run(tmp_path, made, {"one": {"outcome": "serves"}})
+        assert made.server("one").state == "ready"
+    assert not list((tmp_path / "seen").iterdir())
+    text = " ".join(said.split())
+    assert "one: it was not drained, and nothing was changed why: no other host would be" in text
+    assert "fix: deploy hosts one after another" in text
+    assert said.count("fatal:") == 1
