@@ -12,7 +12,9 @@ from ansible.plugins.callback import CallbackBase
 
 with contextlib.suppress(ImportError):  # the filters say it
     import roost.deployment
+    import roost.gateway
     import roost.hosts
+    import roost.onhost.haproxy
     import roost.plan.gate
     import roost.preflight
     import roost.releases  # noqa: F401  # for those that are forked later
