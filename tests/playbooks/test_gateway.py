@@ -24,7 +24,7 @@ from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 KEY = "for-clients-only"
 WORDS = 40
@@ -163,6 +163,9 @@ def test_a_fleet_is_deployed_under_load_and_no_request_is_lost(fleet: Fleet) -> 
         again = fleet.configure(*options)
         assert (again.code, again.changed) == (0, {fleet.gate.name: 0}), again.output
     assert KEY not in first.output + clean.output
+    # What HAProxy does not take does not take the place of what it runs with.
+    wrong = fleet.configure("-e", "gateway_certificate=/nowhere.pem")
+    assert "/nowhere.pem" in wrong.refusal(fleet.gate)
     assert fleet.stream() == ""
 
     with fleet.load() as load:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import sys
 import threading
@@ -306,6 +307,41 @@ def test_no_request_is_lost_while_hosts_come_and_go(tmp_path: Path) -> None:
         lost = [stream for stream in streams if not stream.whole or stream.words != 20]
         assert not lost, [(stream.status, stream.words, stream.error) for stream in lost]
         assert len(streams) > 40
+
+
+def test_no_request_on_a_kept_connection_is_lost_by_a_reload(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2, "tokens-per-second=2000") as made:
+        over = threading.Event()
+        ends: list[str] = []
+
+        def load(pause: float) -> None:
+            # As clients' libraries do: opened anew only when the last answer said that it closes.
+            connection = made.connection()
+            while not over.is_set():
+                body = json.dumps({"messages": [{"content": "2+2"}], "max_tokens": 2})
+                try:
+                    connection.request("POST", "/v1/chat/completions", body)
+                    answer = connection.getresponse()
+                    answer.read()
+                    ends.append(str(answer.status))
+                except (OSError, http.client.HTTPException) as error:
+                    ends.append(repr(error))
+                    connection.close()
+                time.sleep(pause)
+            connection.close()
+
+        clients = [threading.Thread(target=load, args=(at / 100,)) for at in range(8)]
+        for client in clients:
+            client.start()
+        try:
+            for _ in range(6):
+                made.reload()
+        finally:
+            over.set()
+            for client in clients:
+                client.join()
+        assert set(ends) == {"200"}
+        assert len(ends) > 50
 
 
 # -- the module
