@@ -201,7 +201,8 @@ class Lab:
         """Its hub; ``stop()`` and ``start()`` make and mend an outage."""
         folders = {
             "wheels": paths.wheelhouse(self.cache),
-            "apt": paths.apt_repository(self.cache),
+            # As it is now: another checkout of roost may bring up a lab with other packages.
+            "apt": paths.apt_repository(self.cache).resolve(),
         }
         return services.hub_service(self.site, paths.hub_store(self.cache), folders)
 
