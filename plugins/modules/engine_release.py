@@ -97,7 +97,17 @@ previous:
   returned: always
   type: str
 failure:
-  description: Step, sentence, checks and the end of the engine's log, where it failed.
+  description: >-
+    Where it failed - C(step), C(what), C(exit_code), C(kernel), C(checks), and the engine's C(log),
+    compressed and in base64.
+  returned: always
+  type: dict
+kept:
+  description: When the failure was recorded, as C(last-failed/why.json) says.
+  returned: always
+  type: str
+died:
+  description: The same of an engine that served and was found to have ended by itself.
   returned: always
   type: dict
 restored:
@@ -188,7 +198,14 @@ def main() -> None:
     given = module.params
     release = given["release"]
     store = stores.Store(given["directory"])
-    nothing = {"changed": False, "release": release["id"], "failure": None, "recovered": None}
+    nothing = {
+        "changed": False,
+        "release": release["id"],
+        "failure": None,
+        "kept": None,
+        "recovered": None,
+        "died": None,
+    }
     turn = f"{given['who']} deploys {release['id']}"
     try:
         waited_for = store.take_turn(turn, given["turn_timeout"])

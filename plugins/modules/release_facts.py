@@ -8,9 +8,11 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.roost.onhost import NAME
+from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
+from ansible.module_utils.roost.onhost.redaction import Redactor
 from ansible.module_utils.roost.onhost.store import Store
-from ansible.module_utils.roost.onhost.trial import endpoint_of
+from ansible.module_utils.roost.onhost.trial import TrialError, ended, endpoint_of, redactor_of
 
 DOCUMENTATION = r"""
 ---
@@ -27,10 +29,6 @@ options:
   release:
     description: Id of a release of which everything that was recorded is wanted, or V(previous).
     type: str
-  log_lines:
-    description: Lines of the log of an engine that does not run.
-    type: int
-    default: 400
 attributes:
   check_mode:
     support: full
@@ -74,17 +72,27 @@ busy:
   description: Who changes the host at the moment.
   returned: always
   type: str
+deployment:
+  description: C(engine_version) and C(asked) of the current release.
+  returned: always
+  type: dict
 last_failed:
-  description: Why the last release that was not kept was not.
+  description: >-
+    Why the last release that did not serve did not, with C(kind), C(diagnosis) if the controller
+    left one, else C(log), packed.
   returned: always
   type: dict
 engine:
   description: >-
     C(exists), C(running), C(exit_code), C(restarts), C(unit) as systemd calls its state,
-    C(healthy), and C(log) if it does not run.
+    C(healthy), and C(failure), as in the module engine_release, if it ended by itself or is not
+    healthy.
   returned: always
   type: dict
 """
+
+#: States of the unit in which its engine has not been stopped by anybody.
+ENDED = {"failed", "activating"}
 
 
 def missing(machine: Machine, deployment: dict[str, Any]) -> list[str]:
@@ -111,7 +119,15 @@ def described(machine: Machine, store: Store, release: str) -> dict[str, Any]:
     }
 
 
-def engine(machine: Machine, store: Store, log_lines: int) -> dict[str, Any]:
+def last_failed(store: Store) -> dict[str, Any] | None:
+    """The last failure, with its log where nobody has looked at it yet."""
+    failure = store.failure()
+    if failure is None or failure["diagnosis"]:
+        return failure
+    return {**failure, "log": packed(store.failed_log())}
+
+
+def engine(machine: Machine, deployment: dict[str, Any] | None) -> dict[str, Any]:
     """What serves, and how it does."""
     container = machine.inspect(NAME)
     unit = machine.unit(NAME)
@@ -124,13 +140,21 @@ def engine(machine: Machine, store: Store, log_lines: int) -> dict[str, Any]:
         "restarts": int(unit.get("NRestarts") or 0),
         "unit": unit["ActiveState"],
         "healthy": False,
-        "log": machine.log(NAME, log_lines) if container and not running else [],
+        "failure": None,
     }
-    current = store.pointed("current")
-    deployment = store.read(current, "deployment.json") if current else None
     if running and deployment:
         reply = endpoint_of(deployment).get(deployment["health_path"], 5.0)
         found["healthy"] = reply.status == 200
+    if container and not found["healthy"] and (running or unit["ActiveState"] in ENDED):
+        failure = TrialError(
+            "health" if running else "engine",
+            "it is not healthy" if running else ended(container),
+            machine.log(NAME),
+            state=None if running else container["State"],
+            kernel=machine.kernel(container),
+        )
+        redact = redactor_of(deployment) if deployment else Redactor()
+        found["failure"] = failure.as_dict(redact)
     return found
 
 
@@ -140,11 +164,12 @@ def main() -> None:
         argument_spec={
             "directory": {"type": "path", "required": True},
             "release": {"type": "str"},
-            "log_lines": {"type": "int", "default": 400},
         },
         supports_check_mode=True,
     )
     machine, store = Machine(), Store(module.params["directory"])
+    serves = store.pointed("current")
+    deployment = store.read(serves, "deployment.json") if serves else None
     wanted = module.params["release"]
     current, previous = store.pointed("current"), store.pointed("previous")
     chosen = previous if wanted == "previous" else wanted
@@ -167,8 +192,11 @@ def main() -> None:
             else None,
             transaction=store.begun(),
             busy=store.holder(),
-            last_failed=store.read("last-failed", "why.json"),
-            engine=engine(machine, store, module.params["log_lines"]),
+            last_failed=last_failed(store),
+            engine=engine(machine, deployment),
+            deployment={name: deployment[name] for name in ("engine_version", "asked")}
+            if deployment
+            else None,
         )
     except MachineError as error:
         module.fail_json(msg=str(error))

@@ -20,17 +20,16 @@ from typing import Any
 import roost
 from roost import asking, doctor, hosts, ssh
 from roost.deployment import Deployment
-from roost.diagnose import Diagnosis, diagnose, text
+from roost.diagnose import Diagnosis, diagnose
 from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host
 from roost.launch import CONTAINER
+from roost.onhost.logs import HEAD_BYTES, TAIL_BYTES
+from roost.onhost.redaction import Redactor
 from roost.plan import gate
 from roost.ssh import Remote
 
-#: Bytes of a container's log that are kept from its beginning, where a failure's root stands, and
-#: from its end.
-HEAD_BYTES, TAIL_BYTES = 2 << 20, 8 << 20
 #: Seconds for one thing; a container's log is read from a disk at the worst.
 _TIMEOUT_S = 300.0
 _RELEASES = "/var/lib/roost/releases"
@@ -71,20 +70,6 @@ class Collected:
     diagnosis: list[Diagnosis] = field(default_factory=list)
 
 
-class _Redactor:
-    """Takes out what looks like a secret, and the secrets that are known."""
-
-    def __init__(self, secrets: Sequence[str]) -> None:
-        # The longest first: one may be the beginning of another.
-        self._known = sorted({item for item in secrets if item}, key=len, reverse=True)
-
-    def __call__(self, said: str) -> str:
-        for secret in self._known:
-            for spelled in {secret, json.dumps(secret)[1:-1]}:
-                said = said.replace(spelled, "<redacted>")
-        return text.redact(said)
-
-
 def collect(
     host: Host,
     remote: Remote,
@@ -103,7 +88,7 @@ def collect(
     Raises:
         SshError: The connection broke.
     """
-    found, redact = Collected(host.name), _Redactor(secrets)
+    found, redact = Collected(host.name), Redactor(secrets)
 
     def keep(name: str, what: str, ask: Callable[[], str]) -> str:
         try:

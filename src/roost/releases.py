@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from roost.deployment import Deployment
 from roost.launch import CONTAINER
+from roost.onhost.logs import unpacked
 
 if TYPE_CHECKING:
     from roost.diagnose import Diagnosis
@@ -86,42 +88,39 @@ def outcome(
         drained: Whether its gateway was told to send it no requests.
 
     Returns:
-        ``{failed, message, lines, serves}``: one text where it failed; else a line for each answer,
-        the figures, and what happened on the way; and whether something serves that has proved
-        itself, and requests may come again.
+        ``{failed, message, lines, serves, record}``: one text where it failed; else a line for each
+        answer, the figures, and what happened on the way; whether something serves that has proved
+        itself, and requests may come again; and the diagnosis to be kept beside the failure on the
+        host, or none.
     """
     serves = result.get("outcome") in _SERVING
     kept_out = [] if serves or not drained else [_KEPT_OUT]
     if "outcome" not in result:
         message = "\n".join([_no_outcome(result, host), *kept_out])
-        return {"failed": True, "message": message, "lines": [], "serves": serves}
+        told = {"failed": True, "message": message, "lines": []}
+        return {**told, "serves": serves, "record": None}
     lines = list(_on_the_way(result))
     if result["outcome"] == "serves":
         prompts = {each["id"]: each["prompt"] for each in deployment["gate"]["questions"]}
         lines += [f"{prompts[name]} {text}" for name, text in result["answers"].items()]
         if result["figures"]:
             lines.append(_figures(result["figures"]))
-        return {"failed": False, "message": "", "lines": lines, "serves": serves}
-    parts = [_headline(result, host), *_evidence(result, deployment), *lines, _now(result, host)]
-    message = "\n".join([*parts, *kept_out])
-    return {"failed": True, "message": message, "lines": [], "serves": serves}
-
-
-def diagnosis(log: Sequence[str], deployment: Mapping[str, Any] | None = None) -> Diagnosis | None:
-    """The root cause in a dead engine's log; none if nothing in it speaks of one.
-
-    Args:
-        log: Its lines.
-        deployment: What ran, where it is known: a fix is then computed from its settings.
-    """
-    # Reads a few hundred fingerprints, which a deploy that goes well has no use for.
-    from roost.diagnose import diagnose
-
-    version = deployment["engine_version"] if deployment else None
-    settings = deployment["asked"]["settings"] if deployment else {}
-    said = {name: value for name, value in settings.items() if value is not None}
-    found = diagnose(list(log), version=version, settings=said)
-    return next((one for one in found if one.severity == "error"), None)
+        told = {"failed": False, "message": "", "lines": lines}
+        return {**told, "serves": serves, "record": None}
+    found = _explained(result["failure"], deployment)
+    parts = [
+        _headline(result, host),
+        *_evidence(result, deployment, found),
+        *lines,
+        _now(result, host),
+        *kept_out,
+    ]
+    record = None
+    if result["kept"]:
+        kept = {"at": result["kept"], "findings": [asdict(item) for item in found]}
+        record = json.dumps(kept, indent=1, ensure_ascii=False) + "\n"
+    told = {"failed": True, "message": "\n".join(parts), "lines": []}
+    return {**told, "serves": serves, "record": record}
 
 
 def to_go_back_to(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:
@@ -168,13 +167,15 @@ def status(facts: Mapping[str, Any]) -> list[str]:
         facts: What the module ``release_facts`` found.
     """
     lines = [f"{facts['current'] or 'no release'}: {serving(facts)}"]
+    lines += [f"  {line}" for line in _lines(ailing(facts))]
     if swap := facts["transaction"]:
         at_work = f"by {facts['busy']}" if facts["busy"] else "by nobody any more: deploy again"
         lines.append(f"a swap to {swap['new']} has begun, and is being ended {at_work}")
     elif facts["busy"]:
         lines.append(f"at work: {facts['busy']}")
     if failed := facts["last_failed"]:
-        lines.append(f"not kept, {failed['at']}: {failed['release']}: {_what(failed)}")
+        lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")
+        lines += [f"  {line}" for line in _lines(last_failure(facts))]
     for each in facts["releases"]:
         if each["id"] == facts["current"]:
             continue
@@ -193,13 +194,62 @@ def serving(facts: Mapping[str, Any]) -> str:
         return "healthy" + (f", restarted {engine['restarts']} times" * bool(engine["restarts"]))
     if engine["running"]:
         return "runs, but is not healthy"
-    cause = diagnosis(engine["log"])
+    cause = next(iter(ailing(facts)), None)
     why = f"exit code {engine['exit_code']}" + (f": {cause.evidence}" if cause else "")
     states = {
         "failed": "was given up after several starts",
         "activating": "has ended, and is about to be started again",
     }
     return f"{states.get(engine['unit'], 'does not run')} ({why})"
+
+
+def ailing(facts: Mapping[str, Any]) -> list[Diagnosis]:
+    """Why the engine of a host is not healthy, root cause first; nothing if that is not known.
+
+    Args:
+        facts: What the module ``release_facts`` found.
+    """
+    found = _explained(facts["engine"]["failure"], facts["deployment"])
+    # It may be loading still.
+    return [item for item in found if item.id != "never-healthy"]
+
+
+def last_failure(facts: Mapping[str, Any]) -> list[Diagnosis]:
+    """What the last failure on a host came from, root cause first; nothing if none is kept.
+
+    Args:
+        facts: What the module ``release_facts`` found.
+    """
+    failed = facts["last_failed"]
+    if failed and failed["diagnosis"]:
+        from roost.diagnose import Diagnosis
+
+        return [Diagnosis(**item) for item in failed["diagnosis"]]
+    return _explained(failed, None)
+
+
+def _explained(
+    failure: Mapping[str, Any] | None, deployment: Mapping[str, Any] | None
+) -> list[Diagnosis]:
+    if failure is None:
+        return []
+    # Reads a few hundred fingerprints, which a deploy that goes well has no use for.
+    from roost import failures
+
+    return failures.explain(failure, deployment)
+
+
+def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:
+    """A root cause for a terminal."""
+    if not found:
+        return
+    root, *others = found
+    yield f"cause: {root.title} ({root.id})"
+    if root.evidence:
+        yield f"  saw: {f'line {root.line}: ' if root.line else ''}{root.evidence}"
+    yield f"  why: {root.why}"
+    yield f"  fix: {root.fix}"
+    yield from (f"  also: {one.title} ({one.id})" for one in others if one.severity == "error")
 
 
 def _no_outcome(result: Mapping[str, Any], host: str) -> str:
@@ -231,7 +281,9 @@ def _what(failure: Mapping[str, Any]) -> str:
     return "it is healthy, but " + " and ".join(says) if says else str(failure["what"])
 
 
-def _evidence(result: Mapping[str, Any], deployment: Mapping[str, Any]) -> Iterator[str]:
+def _evidence(
+    result: Mapping[str, Any], deployment: Mapping[str, Any], causes: Sequence[Diagnosis]
+) -> Iterator[str]:
     failure = result["failure"]
     if not failure:
         return
@@ -247,12 +299,10 @@ def _evidence(result: Mapping[str, Any], deployment: Mapping[str, Any]) -> Itera
         yield f"    wants: {found['expected']}"
         if found["why"]:
             yield f"    why: {found['why']}"
-    if failure["log"] and failure["step"] != "gate":
-        if cause := diagnosis(failure["log"], deployment):
-            yield f"  cause: {cause.title}: {cause.evidence}"
-            yield f"    why: {cause.why}"
-            yield f"    fix: {cause.fix}"
-        yield "  the end of its log:\n" + indent("\n".join(failure["log"][-_SHOWN_LINES:]), "    ")
+    yield from (f"  {line}" for line in _lines(causes))
+    log = unpacked(failure["log"]).splitlines()
+    if log and failure["step"] != "gate":
+        yield "  the end of its log:\n" + indent("\n".join(log[-_SHOWN_LINES:]), "    ")
 
 
 def _now(result: Mapping[str, Any], host: str) -> str:
@@ -277,6 +327,9 @@ def _now(result: Mapping[str, Any], host: str) -> str:
 def _on_the_way(result: Mapping[str, Any]) -> Iterator[str]:
     if result.get("waited_for") and result["outcome"] != "busy":
         yield f"  first waited for another deploy of this host: {result['waited_for']}"
+    if died := result.get("died"):
+        yield f"  first found that what served had died: {died['what']}"
+        yield from (f"    {line}" for line in _lines(_explained(died, None)))
     if swap := result.get("recovered"):
         way = "completed" if swap["way"] == "forwards" else "undone"
         yield (

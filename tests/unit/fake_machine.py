@@ -14,6 +14,7 @@ from typing import Any
 from tests.unit.stand_in_engine import ANSWERS, Engine, serving
 
 from roost.onhost import NAME
+from roost.onhost.logs import Log
 from roost.onhost.machine import Machine, MachineError
 
 
@@ -49,13 +50,17 @@ class Container:
     asked: int = 0
 
 
-class Log:
+class Followed(Log):
     """What a follower of a log has read."""
 
-    def __init__(self, lines: tuple[str, ...]) -> None:
-        self.lines = list(lines)
+    begun = 0.0
 
-    def __enter__(self) -> Log:
+    def __init__(self, lines: tuple[str, ...]) -> None:
+        super().__init__()
+        for line in lines:
+            self.add(line)
+
+    def __enter__(self) -> Followed:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -73,6 +78,8 @@ class FakeMachine(Machine):
         kill_at: Number of the step before which whoever works is killed; none: nobody is.
         steps: Changes so far.
         refuse: Docker's answer to starts of a container, by name.
+        killed: What the kernel's log says of whoever ended.
+        gave_up: The unit's state after an engine has ended by itself, until it is started.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -83,6 +90,8 @@ class FakeMachine(Machine):
         self.kill_at: int | None = None
         self.steps = 0
         self.refuse: dict[str, str] = {}
+        self.killed: list[str] = []
+        self.gave_up = ""
         self.slept = 0.0
         self.behave()
 
@@ -182,7 +191,17 @@ class FakeMachine(Machine):
         self.found[name] = self.found.pop(container)
 
     def follow(self, container: str, *, whole: bool) -> Any:  # noqa: ARG002  # as the real one
-        return Log(self.found[container].behaviour.log)
+        return Followed(self.found[container].behaviour.log)
+
+    def log(self, container: str) -> str:
+        return Followed(self.found[container].behaviour.log).text()
+
+    def kernel(
+        self,
+        container: dict[str, Any],  # noqa: ARG002  # as the real one
+        since: float | None = None,  # noqa: ARG002
+    ) -> list[str]:
+        return list(self.killed)
 
     def age(self, inspected: dict[str, Any]) -> float:  # noqa: ARG002  # as the real one
         return 1e6
@@ -194,13 +213,14 @@ class FakeMachine(Machine):
 
     def unit(self, name: str) -> dict[str, str]:  # noqa: ARG002  # as the real one
         return {
-            "ActiveState": "active" if self.active else "inactive",
+            "ActiveState": self.gave_up or ("active" if self.active else "inactive"),
             "UnitFileState": "enabled" if self.enabled else "disabled",
         }
 
     def unit_start(self, name: str) -> None:
         self.step()
         self.enabled = self.active = True
+        self.gave_up = ""
         self._run_container(self.found[name])
         self.behave()
 

@@ -20,6 +20,7 @@ from roost import collecting, logs_cli
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.inventory import Connection, Host
+from roost.onhost import logs
 from roost.ssh import Completed, Tunnel
 
 MOMENT = dt.datetime(2026, 11, 29, 20, 0, tzinfo=dt.UTC)
@@ -186,7 +187,7 @@ def test_a_huge_log_keeps_its_beginning_and_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: int
 ) -> None:
     """The pipe itself, behind a docker that prints a file."""
-    size = collecting.HEAD_BYTES + collecting.TAIL_BYTES + extra
+    size = logs.HEAD_BYTES + logs.TAIL_BYTES + extra
     lines = b"".join(b"%015d\n" % number for number in range(size // 16 + 1))[:size]
     (tmp_path / "log").write_bytes(lines)
     program = tmp_path / "docker"

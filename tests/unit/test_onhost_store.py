@@ -142,10 +142,42 @@ def test_an_outcome_is_kept_until_the_next_piece_of_work(store: Store) -> None:
 
 
 def test_only_the_last_failure_is_kept(store: Store) -> None:
-    store.keep_failure({"release": "a-1"}, ["one"])
-    store.keep_failure({"release": "b-1"}, ["two", "three"])
-    why = store.read("last-failed", "why.json")
-    assert why
-    assert why["release"] == "b-1"
-    assert (store.root / "last-failed/engine.log").read_text() == "two\nthree\n"
-    assert time.strptime(why["at"], "%Y-%m-%dT%H:%M:%SZ")
+    store.keep_failure({"release": "a-1"}, "one\n")
+    at = store.keep_failure({"release": "b-1"}, "two\nthree\n")
+    assert store.failure() == {"release": "b-1", "at": at, "diagnosis": None}
+    assert store.failed_log() == "two\nthree\n"
+    assert time.strptime(at, "%Y-%m-%dT%H:%M:%SZ")
+    log = store.root / "last-failed/engine.log"
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert not (store.root / ".last-failed.new").exists()
+
+
+def test_a_diagnosis_belongs_to_the_failure_it_was_made_of(store: Store) -> None:
+    at = store.keep_failure({"release": "a-1"}, "")
+    findings = [{"id": "disk-full"}]
+    store.write({"at": at, "findings": findings}, "last-failed", "diagnosis.json")
+    kept = store.failure()
+    assert kept
+    assert kept["diagnosis"] == findings
+    # It came late: another release has failed meanwhile.
+    store.write({"at": "2026-01-01T00:00:00Z", "findings": findings}, "last-failed/diagnosis.json")
+    kept = store.failure()
+    assert kept
+    assert kept["diagnosis"] is None
+
+
+def test_a_failure_that_cannot_be_written_leaves_the_last_one(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_failure({"release": "a-1"}, "one\n")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        store.keep_failure({"release": "b-1"}, "two\n")
+    kept = store.failure()
+    assert kept
+    assert (kept["release"], store.failed_log()) == ("a-1", "one\n")
+    assert not (store.root / ".last-failed.new").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from tests.unit.fake_machine import Behaviour, FakeMachine, Killed, counted, fak
 
 from roost import releases
 from roost.onhost import NAME, transaction
+from roost.onhost.logs import unpacked
 from roost.onhost.store import Store
 from roost.onhost.trial import Wanted
 
@@ -299,6 +301,87 @@ def test_docker_that_stays_away_is_told(site: Site, monkeypatch: pytest.MonkeyPa
     )
     # Nothing is in the way of its start, at the next boot or by systemd.
     site.machine.reboot()
+    site.rests_with(good)
+
+
+# What is kept and told of a failure
+
+
+def test_its_whole_log_is_kept_and_told_without_the_key(site: Site, tmp_path: Path) -> None:
+    key = "plain-endpoint-key-0815"
+    (tmp_path / "key").write_text(f"{key}\n")
+    wanted = site.wanted(api_key=key)
+    (secret,) = wanted.deployment["spec"]["secrets"]
+    secret["source"] = str(tmp_path / "key")
+    said = (f"non-default args: {key}", "root cause", *(f"line {n}" for n in range(1000)))
+    result = site.deploy(wanted, Behaviour(exit_code=1, log=(*said, "HF_TOKEN=hf_planted0815")))
+    log = unpacked(result["failure"]["log"]).splitlines()
+    assert log[:2] == ["non-default args: <redacted>", "root cause"]
+    assert log[-1] == "HF_TOKEN=<redacted>"
+    assert len(log) == len(said) + 1
+    assert site.store.failed_log().splitlines() == log
+    why = site.store.read("last-failed", "why.json")
+    assert why
+    assert (why["at"], why["kind"], why["exit_code"]) == (result["kept"], "not kept", 1)
+    assert "log" not in why
+    for path in (site.store.root / "last-failed").iterdir():
+        assert key not in path.read_text()
+    assert key not in json.dumps(result)
+
+
+def test_an_answer_that_holds_the_key_is_told_without_it(site: Site, tmp_path: Path) -> None:
+    key = "plain-endpoint-key-0815"
+    (tmp_path / "key").write_text(f"{key}\n")
+    wanted = site.wanted(api_key=key)
+    wanted.deployment["spec"]["secrets"][0]["source"] = str(tmp_path / "key")
+    site.machine.engine.key = key
+    result = site.deploy(wanted, Behaviour(answers={"capital of France": key, "2+2": "4"}))
+    assert result["failure"]["step"] == "gate"
+    assert key not in json.dumps(result["failure"])
+    assert key not in (site.store.root / "last-failed" / "why.json").read_text()
+
+
+def test_what_has_died_is_told_and_kept_before_it_is_started_again(site: Site) -> None:
+    wanted = site.wanted()
+    site.deploy(wanted, Behaviour(log=("RuntimeError: it was this",)))
+    container = site.machine.found[NAME]
+    container.running, container.exit_code, site.machine.gave_up = False, 3, "failed"
+    site.machine.killed = ["[1.0] Memory cgroup out of memory: Killed process 7 (vllm)"]
+    result = site.deploy(wanted)
+    assert (result["outcome"], result["failure"]) == ("serves", None)
+    assert result["died"]["what"] == "the engine ended with exit code 3 while it served"
+    assert result["died"]["kernel"] == site.machine.killed
+    assert unpacked(result["died"]["log"]) == "RuntimeError: it was this\n"
+    kept = site.store.failure()
+    assert kept
+    assert (kept["kind"], kept["release"]) == ("died", wanted.id)
+    assert site.store.failed_log() == "RuntimeError: it was this\n"
+    # What somebody has stopped has not died.
+    site.machine.stop(NAME)
+    assert site.deploy(wanted)["died"] is None
+
+
+def test_what_serves_and_fails_is_kept_too(site: Site) -> None:
+    wanted = site.wanted()
+    site.deploy(wanted)
+    site.machine.engine.answers = WRONG
+    result = site.deploy(wanted)
+    kept = site.store.failure()
+    assert kept
+    assert (kept["kind"], kept["at"], kept["step"]) == ("fails", result["kept"], "gate")
+
+
+def test_a_release_before_whose_key_is_gone_is_started_unproved(site: Site, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("plain-endpoint-key-0815\n")
+    good = site.wanted("a", api_key="plain-endpoint-key-0815")
+    good.deployment["spec"]["secrets"][0]["source"] = str(key)
+    site.machine.engine.key = "plain-endpoint-key-0815"
+    assert site.deploy(good)["outcome"] == "serves"
+    key.unlink()
+    result = site.deploy(site.wanted("b"), Behaviour(exit_code=1))
+    assert result["outcome"] == "unproved"
+    assert "No such file" in result["restored"]
     site.rests_with(good)
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.deployments import deployment
 
 from roost import releases
+from roost.onhost.logs import packed
 
 
 def result(outcome: str, **found: Any) -> dict[str, Any]:
@@ -24,16 +25,20 @@ def result(outcome: str, **found: Any) -> dict[str, Any]:
         "answers": {},
         "recovered": None,
         "waited_for": "",
+        "kept": None,
+        "died": None,
         **found,
     }
 
 
-def failure(step: str = "engine", **found: Any) -> dict[str, Any]:
+def failure(step: str = "engine", log: str = "", **found: Any) -> dict[str, Any]:
     return {
         "step": step,
         "what": "the engine ended with exit code 1",
+        "exit_code": 1,
+        "kernel": [],
         "checks": [],
-        "log": [],
+        "log": packed(log),
         **found,
     }
 
@@ -85,9 +90,16 @@ def test_a_failed_gate_says_what_was_asked_and_what_serves_now(given: dict[str, 
         "  speed: saw 3 tokens/s",
         "    wants: the right one",
         "    why: because",
+        *text.splitlines()[7:12],
         "  serves now: old-1 again (healthy, with right answers)",
         "  why it was not kept: /var/lib/roost/releases/last-failed/ on spark-01",
     ]
+    cause, saw, why, fix, also = text.splitlines()[7:12]
+    assert cause == "  cause: healthy, and answers wrongly (wrong-answers)"
+    assert saw == "    saw: answer_capital: 'another', wants the right one"
+    assert why.startswith("    why: what is computed is not the model")
+    assert "enforce_eager: true" in fix
+    assert also == "    also: much slower than the release before (slower)"
 
 
 def test_a_dead_engine_is_shown_with_its_cause_and_the_end_of_its_log(
@@ -96,8 +108,9 @@ def test_a_dead_engine_is_shown_with_its_cause_and_the_end_of_its_log(
     log = [f"INFO {number}" for number in range(40)]
     log[3] = "(EngineCore pid=7) torch.OutOfMemoryError: CUDA out of memory."
     log[30] = "RuntimeError: Engine core initialization failed. See root cause above."
-    text = message(given, result("nothing", failure=failure(log=log)))
-    assert "  cause: the GPU ran out of memory: torch.OutOfMemoryError: CUDA out of" in text
+    text = message(given, result("nothing", failure=failure(log="\n".join(log))))
+    assert "  cause: the GPU ran out of memory (gpu-out-of-memory)" in text
+    assert "    saw: line 4: torch.OutOfMemoryError: CUDA out of memory." in text
     assert re.search(r"^    fix: .*max_num_batched_tokens", text, re.MULTILINE)
     assert "    INFO 39" in text
     assert "INFO 24" not in text
@@ -179,8 +192,9 @@ def facts(**found: Any) -> dict[str, Any]:
             "restarts": 0,
             "exit_code": 0,
             "unit": "active",
-            "log": [],
+            "failure": None,
         },
+        "deployment": None,
         **found,
     }
 
@@ -235,7 +249,7 @@ def test_what_cannot_serve_again_is_refused(
                 "healthy": False,
                 "exit_code": 1,
                 "unit": "failed",
-                "log": ["OSError: [Errno 98] Address already in use"],
+                "failure": failure(log="OSError: [Errno 98] Address already in use"),
             },
             "was given up after several starts (exit code 1: OSError: [Errno 98] Address already",
         ),
@@ -255,9 +269,18 @@ def test_status_says_how_the_engine_does(engine: dict[str, Any], says: str) -> N
 def test_status_lists_what_could_serve_and_what_is_going_on() -> None:
     found = facts(
         transaction={"new": "x-2"},
-        last_failed={"at": "then", "release": "x-1", **failure()},
+        last_failed={
+            "at": "then",
+            "release": "x-1",
+            "kind": "not kept",
+            "diagnosis": None,
+            **failure(log="vllm: error: unrecognized arguments: --x\n"),
+        },
     )
-    first, swap, failed, kept = releases.status(found)
+    first, swap, failed, cause, saw, why, fix, kept = releases.status(found)
+    assert cause == "  cause: --x is no flag of this engine (unknown-flag)"
+    assert saw == "    saw: line 1: vllm: error: unrecognized arguments: --x"
+    assert (why[:9], fix[:9]) == ("    why: ", "    fix: ")
     assert first == "r-0123456789ab: healthy"
     assert swap == ("a swap to x-2 has begun, and is being ended by nobody any more: deploy again")
     assert failed == "not kept, then: x-1: the engine ended with exit code 1"

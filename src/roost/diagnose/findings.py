@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from roost.diagnose import advice, text
+from roost.diagnose import advice
 from roost.diagnose.fingerprints import Fingerprint, Severity
+from roost.onhost.redaction import redact
 from roost.settings import Settings
 
 #: Longest evidence shown, in letters.
@@ -68,7 +69,7 @@ def explain(found: Found, settings: Mapping[str, Any], version: str | None) -> D
     known = {**dict.fromkeys(Settings.model_fields), "port": None, **settings}
 
     def fill(sentence: str) -> str:
-        return text.redact(advice.fill(sentence, values, settings=known, version=version))
+        return redact(advice.fill(sentence, values, settings=known, version=version))
 
     return Diagnosis(
         id=found.item.id,
@@ -80,9 +81,9 @@ def explain(found: Found, settings: Mapping[str, Any], version: str | None) -> D
         fix=fill(found.item.fix),
         source=found.item.source,
         values={
-            name: [text.redact(word) for word in value]
+            name: [redact(word) for word in value]
             if isinstance(value, list)
-            else text.redact(str(value))
+            else redact(str(value))
             for name, value in values.items()
             if value is not None
         },
@@ -149,5 +150,5 @@ def unfinished(line: int) -> Diagnosis:
 
 def shown(evidence: str) -> str:
     """Evidence, short and without secrets."""
-    clean = text.redact(evidence.strip())
+    clean = redact(evidence.strip())
     return clean if len(clean) <= _EVIDENCE else clean[:_EVIDENCE] + " …"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any, Sequence
+
+from .logs import LONGEST, Log
 
 #: Seconds for one command; the longest is a stop, in which Docker waits ten before it kills.
 _COMMAND = 120.0
@@ -67,16 +70,38 @@ class Machine:
         """Give a container another name, without touching what runs in it."""
         self._run("docker", "rename", container, name)
 
-    def log(self, container: str, lines: int) -> list[str]:
-        """The end of its log, both streams in order."""
-        done = subprocess.run(
-            ["docker", "logs", f"--tail={lines}", container],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            timeout=_COMMAND,
-            check=False,
-        )
-        return done.stdout.decode(errors="replace").splitlines()
+    def log(self, container: str) -> str:
+        """Its log so far, both streams in order, over all its starts."""
+        log = Log()
+        with _logs("--tail=all", container) as child:
+            _read(child, log)
+        return log.text()
+
+    def kernel(self, container: dict[str, Any], since: float | None = None) -> list[str]:
+        """What the kernel's log says of a container's death: processes killed for memory, and
+        what the GPU's driver reported.
+
+        Args:
+            container: As :meth:`inspect` gives it.
+            since: Seconds of the monotonic clock from which on the driver's reports count; none:
+                they may be of any time, and are left out.
+        """
+        # Lines are told apart by the container's group: neither clock nor other containers matter.
+        try:
+            lines = self._run("dmesg", check=False).splitlines()
+        except MachineError:
+            return []
+        group = re.compile(rf"task_memcg=\S*{container['Id']}.*[,=]pid=(\d+)")
+        killed = {found[1] for found in map(group.search, lines) if found}
+        said = []
+        for line in lines:
+            victim = re.search(r"[Oo]ut of memory: Killed process (\d+) ", line)
+            xid = re.match(r"\[ *(\d+\.\d+)\] NVRM: Xid", line)
+            if (victim and victim[1] in killed) or (
+                xid and since is not None and float(xid[1]) >= since
+            ):
+                said.append(line)
+        return said
 
     def follow(self, container: str, *, whole: bool) -> Follower:
         """Its log as it grows, of this start or only from now on; use it in a ``with``."""
@@ -127,7 +152,7 @@ class Machine:
         return done.stdout.decode(errors="replace")
 
 
-class Follower:
+class Follower(Log):
     """A container's log, read while it is written.
 
     Args:
@@ -135,33 +160,37 @@ class Follower:
         whole: All since its last start, else the last hundred lines to begin with.
 
     Attributes:
-        lines: What was read so far, the newest last.
+        begun: Monotonic seconds at which reading began.
     """
 
     def __init__(self, container: str, *, whole: bool) -> None:
+        super().__init__()
         self._container = container
         self._whole = whole
-        self.lines: list[str] = []
+        self.begun = time.monotonic()
 
     def __enter__(self) -> Follower:
-        begin = "--tail=100"
-        if self._whole:
-            shown = subprocess.run(
-                ["docker", "inspect", "--format={{.State.StartedAt}}", self._container],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            # A container that is started again keeps its older log.
-            begin = f"--since={shown.stdout.strip()}"
-        self._child = subprocess.Popen(
-            ["docker", "logs", "--follow", begin, self._container],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._child = _logs("--follow", self._begin(), self._container)
+        self._reader = threading.Thread(target=_read, args=(self._child, self), daemon=True)
         self._reader.start()
         return self
+
+    def _begin(self) -> str:
+        if not self._whole:
+            return "--tail=100"
+        shown = subprocess.run(
+            [
+                *("docker", "inspect", self._container),
+                "--format={{.State.StartedAt}} {{.State.FinishedAt}}",
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        started, _, finished = shown.stdout.strip().partition(" ")
+        # A container that is started again keeps its older log. One that never was started before
+        # has none, and then a clock that is set back loses no lines.
+        return "--tail=all" if finished.startswith("0001-") else f"--since={started}"
 
     def settle(self, seconds: float) -> None:
         """Wait until the log has ended, as that of an ended container does."""
@@ -174,7 +203,14 @@ class Follower:
         assert self._child.stdout is not None  # noqa: S101  # it was asked for
         self._child.stdout.close()
 
-    def _read(self) -> None:
-        assert self._child.stdout is not None  # noqa: S101  # it was asked for
-        for line in self._child.stdout:
-            self.lines.append(line.decode(errors="replace").rstrip("\r\n"))
+
+def _logs(*options: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["docker", "logs", *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def _read(child: subprocess.Popen[bytes], log: Log) -> None:
+    assert child.stdout is not None  # noqa: S101  # it was asked for
+    while line := child.stdout.readline(LONGEST):
+        log.add(line.decode(errors="replace").rstrip("\r\n"))

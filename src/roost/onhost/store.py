@@ -11,7 +11,8 @@
            times.json        when it served first and last
       current, previous      links to two of them
       transaction.json       a swap that has begun and not ended
-      last-failed/           why the last one that was not kept was not, and its log
+      last-failed/           why the last one that did not serve did not, and its log; what the
+                             controller made of it
     /run/roost/
       lock                   held by whoever changes any of this
       outcome.json           what the last piece of work came to
@@ -21,6 +22,7 @@ A file is written beside its place and renamed into it, so that what can be read
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -31,6 +33,8 @@ from typing import Any, Mapping
 
 #: Releases that stay on the host, besides the current and the previous one.
 KEPT = 5
+#: Where the last failure is kept.
+FAILED = "last-failed"
 
 
 class BusyError(Exception):
@@ -172,12 +176,47 @@ class Store:
         found = [path.parent for path in self.root.glob("*/release.json")]
         return [folder for folder in found if not folder.is_symlink()]
 
-    def keep_failure(self, why: Mapping[str, Any], log: list[str]) -> None:
-        """Keep why a release was not kept, and its log, in place of the last such."""
-        folder = self.root / "last-failed"
-        shutil.rmtree(folder, ignore_errors=True)
-        self.write({**why, "at": now()}, folder.name, "why.json")
-        (folder / "engine.log").write_text("\n".join(log) + "\n", encoding="utf-8")
+    def keep_failure(self, why: Mapping[str, Any], log: str) -> str:
+        """Keep why a release does not serve, and its log, in place of the last such.
+
+        Returns:
+            When, which tells this failure from any other.
+
+        Raises:
+            OSError: It cannot be written; the last one stays.
+        """
+        at = now()
+        draft, folder = self.root / ".last-failed.new", self.root / FAILED
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            self.write({**why, "at": at}, draft.name, "why.json")
+            kept = os.open(draft / "engine.log", os.O_WRONLY | os.O_CREAT, 0o600)
+            # Where there is no room for all of it, its beginning is the better part.
+            with contextlib.suppress(OSError), os.fdopen(kept, "w", encoding="utf-8") as file:
+                file.write(log)
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        return at
+
+    def failure(self) -> dict[str, Any] | None:
+        """The last failure, with ``diagnosis`` if the controller left one, and none otherwise."""
+        why = self.read(FAILED, "why.json")
+        if why is None:
+            return None
+        told = self.read(FAILED, "diagnosis.json") or {}
+        # Another one may have taken its place before the controller came to write it.
+        mine = told.get("at") == why["at"]
+        return {**why, "diagnosis": told["findings"] if mine else None}
+
+    def failed_log(self) -> str:
+        """The log of the last failure."""
+        try:
+            return (self.root / FAILED / "engine.log").read_text("utf-8", errors="replace")
+        except OSError:
+            return ""
 
     # -- what is being done
 

@@ -22,7 +22,7 @@ from . import NAME
 from .gate import failed
 from .machine import Machine, MachineError
 from .store import Store, now
-from .trial import TrialError, Wanted, gate_of, healthy, prove
+from .trial import TrialError, Wanted, ended, gate_of, healthy, prove, redactor_of
 
 #: What the container is called between the moment that another one takes its name and its removal.
 OLD = f"{NAME}-old"
@@ -41,8 +41,8 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
     The caller has the host's turn.
 
     Returns:
-        ``{outcome, changed, release, previous, failure, restored, checks, figures, recovered}``
-        with the outcome
+        ``{outcome, changed, release, previous, failure, kept, restored, checks, figures,
+        recovered, died}`` with the outcome
 
         - ``serves``: the wanted release serves and has proved itself.
         - ``restored``: it did not; the release before serves again, and answers rightly.
@@ -50,9 +50,13 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
         - ``nothing``: it did not, and nothing served before: nothing does now.
         - ``fails``: the wanted release was serving already, and no longer proves itself.
         - ``untouched``: the swap could not begin; what was is as it was.
+
+        ``kept`` is when the failure was recorded, as its record says; none: it is not. ``died`` is
+        what was found of an engine that served and had ended by itself.
     """
-    recovered = None
+    recovered = died = None
     try:
+        died = _died(machine, store, wanted)
         recovered = recover(machine, store, wanted.name)
         mine = machine.inspect(wanted.container)
         serving = machine.inspect(NAME)
@@ -71,7 +75,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             result = _swap(machine, store, wanted, serving, recovered)
     with contextlib.suppress(MachineError):
         _sweep(machine)
-    return {**result, "recovered": recovered}
+    return {**result, "recovered": recovered, "died": died}
 
 
 def abandon(machine: Machine, store: Store, wanted: Wanted, what: str) -> dict[str, Any]:
@@ -94,7 +98,7 @@ def abandon(machine: Machine, store: Store, wanted: Wanted, what: str) -> dict[s
         result = _in_place(machine, store, wanted, swap)
     else:
         result = _back(machine, store, wanted, swap, failure)
-    return {**result, "recovered": None}
+    return {**result, "recovered": None, "died": None}
 
 
 def recover(machine: Machine, store: Store, trial: str = "") -> dict[str, Any] | None:
@@ -235,16 +239,13 @@ def _back(
     machine: Machine, store: Store, wanted: Wanted, swap: Mapping[str, Any], failure: TrialError
 ) -> dict[str, Any]:
     """Take the new release away and bring back the one before, proved."""
-    # A full disk must not keep the old release from serving.
-    with contextlib.suppress(OSError):
-        why = {**failure.as_dict(), "release": wanted.id}
-        del why["log"]  # it has a file of its own, whole
-        store.keep_failure(why, failure.log)
+    kept = _keep(store, wanted, "not kept", failure)
     outcome, restored = "nothing", ""
     deadline = time.monotonic() + DOCKER_AWAY
     while True:
         try:
-            machine.remove(wanted.name)
+            for name in dict.fromkeys([wanted.name, swap["container"]]):
+                machine.remove(name)
             if swap["served"]:
                 _up(machine)
                 outcome, restored = _prove_old(machine, store, wanted, swap["old"])
@@ -265,6 +266,7 @@ def _back(
         changed=True,
         previous=swap["old"],
         failure=failure,
+        kept=kept,
         restored=restored,
         checks=failure.checks,
     )
@@ -282,6 +284,9 @@ def _prove_old(machine: Machine, store: Store, wanted: Wanted, old: str | None) 
         wrong = failed(gate_of(before).answers()[0])
     except TrialError as failure:
         return "unproved", failure.what
+    except (OSError, KeyError) as error:
+        # Its key's file is gone, or another version of roost recorded it.
+        return "unproved", f"its record does not tell how to ask it: {error}"
     if wrong:
         return "unproved", "; ".join(f"{found['id']}: {found['why']}" for found in wrong)
     return "restored", "healthy, with right answers"
@@ -326,13 +331,48 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
                 store.point("previous", before)
             store.point("current", wanted.id)
     except TrialError as failure:
-        return _result("fails", wanted, changed=changed, failure=failure, checks=failure.checks)
+        kept = _keep(store, wanted, "fails", failure)
+        return _result(
+            "fails", wanted, changed=changed, failure=failure, kept=kept, checks=failure.checks
+        )
     except (MachineError, OSError) as error:
         return _result("fails", wanted, changed=changed, failure=TrialError("host", str(error)))
     return _result("serves", wanted, changed=changed, previous=store.pointed("previous"), **proof)
 
 
+def _died(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any] | None:
+    """Keep what is known of an engine that served and has ended by itself, before it is started
+    again or replaced.
+    """
+    container, unit = machine.inspect(NAME), machine.unit(NAME)
+    gave_up = unit["ActiveState"] == "failed" or unit.get("SubState") == "auto-restart"
+    if container is None or container["State"]["Running"] or not gave_up:
+        return None
+    what = f"{ended(container)} while it served"
+    failure = TrialError(
+        "engine",
+        what,
+        machine.log(NAME),
+        state=container["State"],
+        kernel=machine.kernel(container),
+    )
+    _keep(store, wanted._replace(id=store.pointed("current") or NAME), "died", failure)
+    return failure.as_dict(redactor_of(wanted.deployment))
+
+
 # -- steps of both
+
+
+def _keep(store: Store, wanted: Wanted, kind: str, failure: TrialError) -> str | None:
+    """Record a failure; when, or none where that cannot be written.
+
+    A full disk must not keep the old release from serving.
+    """
+    redact = redactor_of(wanted.deployment)
+    with contextlib.suppress(OSError):
+        why = {**failure.why(redact), "release": wanted.id, "kind": kind}
+        return store.keep_failure(why, redact(failure.log))
+    return None
 
 
 def _up(machine: Machine) -> None:
@@ -384,6 +424,7 @@ def _result(
     changed: bool = False,
     previous: str | None = None,
     failure: TrialError | None = None,
+    kept: str | None = None,
     restored: str = "",
     checks: list[dict[str, Any]] | None = None,
     figures: Mapping[str, float] | None = None,
@@ -394,7 +435,8 @@ def _result(
         "changed": changed,
         "release": wanted.id,
         "previous": previous,
-        "failure": failure.as_dict() if failure else None,
+        "failure": failure.as_dict(redactor_of(wanted.deployment)) if failure else None,
+        "kept": kept,
         "restored": restored,
         "checks": checks or [],
         "figures": figures or {},

@@ -9,7 +9,9 @@ from typing import Any, Mapping, NamedTuple
 
 from .endpoint import Endpoint
 from .gate import Gate, failed
+from .logs import packed
 from .machine import Follower, Machine
+from .redaction import Redactor
 from .store import Store
 
 #: Seconds between two looks at an engine that is starting.
@@ -18,8 +20,6 @@ INTERVAL = 0.5
 HEALTH_TIMEOUT = 25.0
 #: Seconds for the rest of a log after the line that says it is over, or after its end.
 LAST_WORDS = 1.0
-#: Lines of the log that go to whoever asks what went wrong.
-LOG_LINES = 400
 
 
 class Wanted(NamedTuple):
@@ -55,31 +55,46 @@ class TrialError(Exception):
     Args:
         step: Where it was found: ``start``, ``health``, ``warm_up``, ``gate``, …
         what: One sentence.
-        log: The end of the engine's log.
+        log: The engine's.
         checks: Of the gate, as far as it came.
+        state: Docker's of a container that has ended.
+        kernel: What the kernel says of its end.
     """
 
     def __init__(
         self,
         step: str,
         what: str,
-        log: list[str] | None = None,
+        log: str = "",
         checks: list[dict[str, Any]] | None = None,
+        *,
+        state: Mapping[str, Any] | None = None,
+        kernel: list[str] | None = None,
     ) -> None:
         super().__init__(what)
         self.step = step
         self.what = what
-        self.log = log or []
+        self.log = log
         self.checks = checks or []
+        self.exit_code = state["ExitCode"] if state else None
+        self.kernel = kernel or []
 
-    def as_dict(self) -> dict[str, Any]:
-        """The failure as plain data, with what of the log travels."""
+    def why(self, redact: Redactor) -> dict[str, Any]:
+        """The failure as plain data, without its log and without secrets."""
         return {
             "step": self.step,
-            "what": self.what,
-            "checks": self.checks,
-            "log": self.log[-LOG_LINES:],
+            "what": redact(self.what),
+            "exit_code": self.exit_code,
+            "kernel": self.kernel,
+            "checks": [
+                {key: redact(said) if isinstance(said, str) else said for key, said in one.items()}
+                for one in self.checks
+            ],
         }
+
+    def as_dict(self, redact: Redactor) -> dict[str, Any]:
+        """All of it; the log is packed (:func:`roost.onhost.logs.packed`)."""
+        return {**self.why(redact), "log": packed(redact(self.log))}
 
 
 def prove(
@@ -119,7 +134,7 @@ def prove(
                 _ended(machine, container, log, "at the first request")
                 answer = f"HTTP {warm.status}" if warm.status else "no answer"
                 what = f"the first request got {answer}: {str(warm.body)[:300]}"
-                raise TrialError("warm_up", what, list(log.lines))
+                raise TrialError("warm_up", what, log.text())
             figures = {"ready_seconds": round(ready, 1), "warm_up_seconds": round(warm.seconds, 1)}
         checks = gate.closed() if wanted.deployment["spec"]["secrets"] else []
         right, texts = gate.answers()
@@ -133,7 +148,7 @@ def prove(
         _ended(machine, container, log, "while it was judged")
         if failed(checks):
             what = "it is healthy, but does not pass its gate"
-            raise TrialError("gate", what, list(log.lines), checks)
+            raise TrialError("gate", what, log.text(), checks)
     return {"checks": checks, "figures": figures, "answers": texts}
 
 
@@ -146,21 +161,18 @@ def healthy(machine: Machine, wanted: Wanted, container: str, log: Follower, lim
     endpoint = endpoint_of(wanted.deployment)
     fatal = [re.compile(pattern) for pattern in wanted.deployment["fatal_lines"]]
     begun = time.monotonic()
-    seen = 0
     while True:
         _ended(machine, container, log, "before it was healthy")
-        grown = len(log.lines)
-        for line in log.lines[seen:grown]:
+        for line in log.unread():
             if any(pattern.search(line) for pattern in fatal):
                 log.settle(LAST_WORDS)
-                raise TrialError("health", f"the engine gave up: {line.strip()}", list(log.lines))
-        seen = grown
+                raise TrialError("health", f"the engine gave up: {line.strip()}", log.text())
         if endpoint.get(wanted.deployment["health_path"], HEALTH_TIMEOUT).status == 200:
             return time.monotonic() - begun
         if time.monotonic() - begun > limit:
             url = wanted.deployment["base_url"] + wanted.deployment["health_path"]
             what = f"the engine runs, but {url} did not answer 200 within {limit:.0f} s"
-            raise TrialError("health", f"{what} (roost_ready_timeout)", list(log.lines))
+            raise TrialError("health", f"{what} (roost_ready_timeout)", log.text())
         machine.sleep(INTERVAL)
 
 
@@ -171,11 +183,18 @@ def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
         return
     log.settle(LAST_WORDS)
     if found is None:
-        raise TrialError("engine", f"the container is gone, {when}", list(log.lines))
-    killed = " (the kernel killed it for memory)" if found["State"].get("OOMKilled") else ""
-    code = found["State"]["ExitCode"]
-    what = f"the engine ended with exit code {code}{killed} {when}"
-    raise TrialError("engine", what, list(log.lines))
+        raise TrialError("engine", f"the container is gone, {when}", log.text())
+    kernel = machine.kernel(found, log.begun)
+    raise TrialError(
+        "engine", f"{ended(found)} {when}", log.text(), state=found["State"], kernel=kernel
+    )
+
+
+def ended(container: Mapping[str, Any]) -> str:
+    """How an engine ended, in a few words."""
+    state = container["State"]
+    killed = " (the kernel killed it for memory)" if state.get("OOMKilled") else ""
+    return f"the engine ended with exit code {state['ExitCode']}{killed}"
 
 
 def gate_of(wanted: Wanted) -> Gate:
@@ -186,10 +205,21 @@ def gate_of(wanted: Wanted) -> Gate:
 
 def endpoint_of(deployment: Mapping[str, Any]) -> Endpoint:
     """Where it serves, with the API key that its container reads, if it asks for one."""
-    key = None
-    for secret in deployment["spec"]["secrets"]:
-        key = Path(secret["source"]).read_text(encoding="utf-8").strip()
-    return Endpoint(deployment["base_url"], key)
+    return Endpoint(deployment["base_url"], next(iter(_secrets(deployment)), None))
+
+
+def redactor_of(deployment: Mapping[str, Any]) -> Redactor:
+    """Takes the deployment's secrets out of what is kept and told of it."""
+    try:
+        return Redactor(_secrets(deployment))
+    except OSError:
+        # Then no engine can have read them either.
+        return Redactor()
+
+
+def _secrets(deployment: Mapping[str, Any]) -> list[str]:
+    sources = [secret["source"] for secret in deployment["spec"]["secrets"]]
+    return [Path(source).read_text(encoding="utf-8").strip() for source in sources]
 
 
 def _baseline(store: Store, wanted: Wanted) -> dict[str, Any] | None:

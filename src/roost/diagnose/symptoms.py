@@ -1,0 +1,157 @@
+"""What failed checks of a healthy engine mean.
+
+It listens and logs nothing wrong, so there is no line to match: what it answered is the evidence.
+Checks are those of a gate or a verification, ``{id, ok, expected, observed, why}``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from roost.diagnose.findings import Diagnosis, shown
+
+Check: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class _Symptom:
+    id: str
+    title: str
+    of: str  # beginning of the ids of its checks
+    why: str
+    fix: str
+    source: str
+    seen: Callable[[Sequence[Check]], bool] = bool
+
+
+def _says_nothing(checks: Sequence[Check]) -> bool:
+    # An empty answer, or none within the time: a reply that is no completion shows its text.
+    return bool(checks) and all(
+        not check["observed"].strip("'\" ") or "timed out" in check["observed"] for check in checks
+    )
+
+
+def _never_accepted(checks: Sequence[Check]) -> bool:
+    return any(re.fullmatch(r"no drafts|1\.0[01]", check["observed"]) for check in checks)
+
+
+def _leaks(checks: Sequence[Check]) -> bool:
+    return any("thinking text" in check["why"] for check in checks)
+
+
+#: Of several with the same checks the first that is seen counts.
+_SYMPTOMS = (
+    _Symptom(
+        "no-tokens",
+        "healthy, and generates no tokens: it is wedged",
+        "answer_",
+        "the server answers /health while the engine behind it does not move: a worker waits for "
+        "another, a kernel never ends, or every request stays in the queue",
+        "find out what it hangs on by leaving things out, one at a time: roost_speculation: none, "
+        "then roost_settings: {enforce_eager: true}; nvidia-smi tells a busy kernel (high power) "
+        "from a deadlock (idle power)",
+        "the lab's stand-in engine",
+        _says_nothing,
+    ),
+    _Symptom(
+        "thinking-leaks",
+        "the answer holds thinking text",
+        "answer_",
+        "the chat template was not told to leave it out, or the engine's reasoning parser is not "
+        "this model's",
+        "check the recipe's chat_template_kwargs and reasoning parser against the model's card",
+        "the gate's own judgement",
+        _leaks,
+    ),
+    _Symptom(
+        "wrong-answers",
+        "healthy, and answers wrongly",
+        "answer_",
+        "what is computed is not the model: compiled kernels that miscompute, weights that were "
+        "loaded in part or in another format, a wrong chat template, or a backend that does not "
+        "suit this card",
+        "leave things out, one at a time, until it answers rightly: roost_settings: "
+        "{enforce_eager: true}, then roost_speculation: none, another attention_backend, another "
+        "kv_cache_dtype; `roost plan` tells whether the checkpoint is whole",
+        "vLLM 0.32.0, compiled, on a CPU; sglang#32279",
+    ),
+    _Symptom(
+        "answers-changed",
+        "answers otherwise than the same release did",
+        "same_",
+        "image, model and settings are those of before, so greedy answers should be too: damaged "
+        "weights, another GPU or driver, or a nondeterministic kernel",
+        "compare driver and GPU with those of the first deploy; if the weights are in doubt, "
+        "remove their directory and deploy again; roost_same_answers: false where several answers "
+        "are right",
+        "the gate's baseline",
+    ),
+    _Symptom(
+        "drafts-never-accepted",
+        "no draft is ever accepted: speculation costs and gains nothing",
+        "accept_length",
+        "the drafter proposes what this model never says: its weights are missing (MTP layers that "
+        "were left out of a quantised checkpoint), untrained, or made for another model",
+        "`roost plan` looks for missing MTP weights; check that the drafter's card names this "
+        "model; until then roost_speculation: none",
+        "source 001, vllm#35548, sglang#35797",
+        _never_accepted,
+    ),
+    _Symptom(
+        "fewer-drafts-accepted",
+        "fewer drafts are accepted than should be",
+        "accept_length",
+        "the drafter, its revision, its depth or its attention backend fits this model worse than "
+        "what was there before",
+        "go back to the drafter revision that was better (roost_settings: {drafter_revision: …}), "
+        "or, where the new one is wanted all the same, lower roost_accept_length_floor",
+        "the lab's two drafter revisions",
+    ),
+    _Symptom(
+        "slower",
+        "much slower than the release before",
+        "speed",
+        "clocks that are stuck low, something else on the GPU or the CPU, or settings that cost "
+        "more than they seem to",
+        "`roost doctor` names stuck clocks and busy GPUs; if the host is well, compare the two "
+        "plans; roost_speed_floor says what still passes",
+        "the gate's baseline",
+    ),
+    _Symptom(
+        "key-not-asked-for",
+        "asks nobody for its API key",
+        "api_key",
+        "the engine was started without the key that the site has, so whoever reaches it is served",
+        "check that the image reads VLLM_API_KEY, or put a gateway that asks in front of it",
+        "the gate's request without a key",
+    ),
+)
+
+
+def of_checks(checks: Sequence[Check]) -> list[Diagnosis]:
+    """What the failed ones among some checks mean, in the order of the checks' weight."""
+    found: list[Diagnosis] = []
+    explained: set[str] = set()
+    for symptom in _SYMPTOMS:
+        mine = [check for check in checks if check["id"].startswith(symptom.of) and not check["ok"]]
+        if symptom.of in explained or not mine or not symptom.seen(mine):
+            continue
+        explained.add(symptom.of)
+        said = mine[0]
+        evidence = f"{said['id']}: {said['observed']!r}, wants {said['expected']}"
+        found.append(
+            Diagnosis(
+                id=symptom.id,
+                title=symptom.title,
+                severity="error",
+                evidence=shown(evidence),
+                line=0,
+                why=symptom.why,
+                fix=symptom.fix,
+                source=symptom.source,
+            )
+        )
+    return found
