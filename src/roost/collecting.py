@@ -11,7 +11,7 @@ import json
 import re
 import tarfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from roost.inventory import Host
 from roost.launch import CONTAINER
 from roost.onhost.logs import HEAD_BYTES, TAIL_BYTES
 from roost.onhost.redaction import Redactor
+from roost.onhost.store import FAILED
 from roost.plan import gate
 from roost.ssh import Remote
 
@@ -42,11 +43,12 @@ _KERNEL = re.compile(
 )
 
 # dd, because head would swallow more of the pipe than it prints.
-_LOG = (
-    'docker logs --timestamps "$1" 2>&1 | { '
-    f"dd bs=65536 count={HEAD_BYTES // 65536} iflag=fullblock 2>/dev/null; "
+_ENDS = (
+    f"{{ dd bs=65536 count={HEAD_BYTES // 65536} iflag=fullblock 2>/dev/null; "
     f"printf '\\036'; tail -c {TAIL_BYTES + 1}; }}"
 )
+_LOG = f'docker logs --timestamps "$1" 2>&1 | {_ENDS}'
+_FAILED_LOG = f'cat "$1/last-failed/engine.log" | {_ENDS}'
 _EVENTS = 'docker events --since 1h --until "$(date +%s)"'
 _RECORDS = (
     'cd "$1" && ls -la . && find . -type f -size -512k -exec sh -c '
@@ -119,11 +121,21 @@ def collect(
     keep("docker-events.txt", "docker events", lambda: _ask(remote, [*may, "sh", "-c", _EVENTS]))
     kernel = keep("kernel.log", "kernel log", lambda: _kernel(remote))
     found.diagnosis += [item for item in diagnose(kernel) if item.id != "unknown"]
-    keep(
+    records = keep(
         "releases.txt",
         "records of releases",
         lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _RELEASES]),
     )
+    if FAILED in records:
+        log = keep(
+            "last-failed.log",
+            "log of the last failure",
+            lambda: _log(remote, [*may, "sh", "-c", _FAILED_LOG, "sh", _RELEASES]),
+        )
+        found.diagnosis += [
+            replace(item, title=f"the last failure: {item.title}")
+            for item in _diagnosed(log, deployment)
+        ]
     _planned(deployment, facts, keep, found)
     if facts is not None:
         wanted = doctor.examine(facts, deployment=deployment)

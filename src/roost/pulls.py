@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from roost import failures
+
 Cause = Literal[
     "gone",
     "repository",
@@ -111,5 +113,9 @@ def explain(kind: Cause, other_images: str) -> tuple[str, str]:
 
 def failure(said: str, image: str, other_images: str) -> str:
     """A pull that failed, as text for a person; the arguments are as in :func:`explain`."""
-    why, fix = explain(cause(said), other_images)
-    return f"{image} could not be pulled: {said}\n  why: {why}\n  fix: {fix}"
+    kind = cause(said)
+    message = f"{image} could not be pulled: {said}"
+    if kind == "unknown" and (told := failures.explained(message)) != message:
+        return told
+    why, fix = explain(kind, other_images)
+    return f"{message}\n  why: {why}\n  fix: {fix}"

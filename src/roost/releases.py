@@ -228,6 +228,27 @@ def last_failure(facts: Mapping[str, Any]) -> list[Diagnosis]:
     return _explained(failed, None)
 
 
+def told(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts for another program: causes in place of packed logs.
+
+    Args:
+        facts: What the module ``release_facts`` found.
+    """
+    causes = {"engine": ailing(facts), "last_failed": last_failure(facts)}
+    engine, failed = dict(facts["engine"]), facts["last_failed"]
+    engine["failure"] = _without_log(engine["failure"], causes["engine"])
+    return {**facts, "engine": engine, "last_failed": _without_log(failed, causes["last_failed"])}
+
+
+def _without_log(
+    failure: Mapping[str, Any] | None, found: Sequence[Diagnosis]
+) -> dict[str, Any] | None:
+    if failure is None:
+        return None
+    kept = {name: value for name, value in failure.items() if name != "log"}
+    return {**kept, "diagnosis": [asdict(item) for item in found]}
+
+
 def _explained(
     failure: Mapping[str, Any] | None, deployment: Mapping[str, Any] | None
 ) -> list[Diagnosis]:
@@ -255,7 +276,9 @@ def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:
 def _no_outcome(result: Mapping[str, Any], host: str) -> str:
     said = str(result.get("msg") or result.get("module_stderr") or "no reason given").strip()
     if not result.get("unreachable"):
-        return f"{host}: the host could not judge the release\n  why: {said}"
+        from roost import failures
+
+        return f"{host}: the host could not judge the release\n  why: {failures.explained(said)}"
     return (
         f"{host}: the connection was lost while a release was judged, and did not come back\n"
         f"  why: {said}\n"

@@ -36,7 +36,7 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
 
     Exit status 1 if anything is not healthy or not reached.
     """
-    from roost import fleet, releases
+    from roost import failures, fleet, releases
 
     found, failed = fleet.ask(
         "status",
@@ -46,11 +46,15 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
         become_password=_password(ask_become_pass),
     )
     if as_json:
-        told = {"hosts": found, "failed": failed}
+        told = {"hosts": {name: releases.told(it) for name, it in found.items()}, "failed": failed}
         click.echo(json.dumps(told, indent=2, ensure_ascii=False))
     else:
         for host in sorted([*found, *failed]):
-            lines = releases.status(found[host]) if host in found else [failed[host]]
+            lines = (
+                releases.status(found[host])
+                if host in found
+                else failures.explained(failed[host]).splitlines()
+            )
             click.echo("\n    ".join([f"{host}  {lines[0]}", *lines[1:]]))
     if failed or not all(facts["engine"]["healthy"] for facts in found.values()):
         sys.exit(1)

@@ -182,6 +182,19 @@ def test_the_plan_is_what_the_controller_computes(
     assert found.missing == {"plan": "no hub answers"}
 
 
+def test_the_last_failure_is_collected_and_explained() -> None:
+    replies = {
+        **answers("INFO healthy\n"),
+        'sh -c cd "$1"': done("total 8\ndrwxr-xr-x 2 root root 4096 last-failed\n"),
+        "sh -c cat": done(f"{KEY}\nvllm: error: unrecognized arguments: --x\n"),
+    }
+    found = collected(replies)
+    assert found.files["last-failed.log"].splitlines()[0] == "<redacted>"
+    told = [item for item in found.diagnosis if item.id == "unknown-flag"]
+    assert [item.title for item in told] == ["the last failure: --x is no flag of this engine"]
+    assert not found.missing.keys() & {"log of the last failure"}
+
+
 @pytest.mark.parametrize("extra", [0, 1])
 def test_a_huge_log_keeps_its_beginning_and_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: int

@@ -16,6 +16,16 @@ DIGEST = "sha256:" + "a" * 64
 SDK = "Error pulling image x - 404 Client Error for http+docker://localhost/v1.41/images/create"
 
 
+def test_what_is_no_registrys_fault_is_looked_up_in_the_catalogue() -> None:
+    said = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
+    told = pulls.failure(said, "org/image", "")
+    assert told.startswith(f"org/image could not be pulled: {said}\n  cause: Docker does not run")
+    assert "fix: sudo systemctl start docker" in told
+    # What a pull knows better than a log does stays its own.
+    assert "roost_registry_mirror" in pulls.failure("toomanyrequests: limit", "org/image", "")
+    assert "of no known kind" in pulls.failure("no idea", "org/image", "")
+
+
 @pytest.mark.parametrize(
     ("said", "cause"),
     [

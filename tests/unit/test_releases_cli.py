@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.unit.test_releases import facts
+from tests.unit.test_releases import facts, failure
 
 from roost import fleet
 from roost.cli import cli
@@ -33,6 +33,24 @@ def test_status_tells_every_host_and_exits_by_what_it_saw(
     as_json = CliRunner().invoke(cli, ["status", "-i", "inventory/spark", "--json"])
     assert as_json.exit_code == code
     assert json.loads(as_json.output) == {"hosts": {"spark-01": found}, "failed": failed}
+
+
+def test_status_names_causes_and_its_json_holds_no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = failure(log="vllm: error: unrecognized arguments: --x\n")
+    found = facts(
+        last_failed={"at": "then", "release": "x-1", "kind": "not kept", "diagnosis": None, **died}
+    )
+    found["engine"] |= {"running": False, "healthy": False, "unit": "failed", "failure": died}
+    lost = "Failed to connect to the host via ssh: Host key verification failed."
+    monkeypatch.setattr(fleet, "ask", lambda *_, **__: ({"a": found}, {"b": lost}))
+    shown = CliRunner().invoke(cli, ["status", "-i", "inventory/spark"]).output
+    assert shown.count("cause: --x is no flag of this engine (unknown-flag)") == 2
+    assert f"b  {lost}\n      cause: the host's SSH key is not known here\n" in shown
+    as_json = CliRunner().invoke(cli, ["status", "-i", "inventory/spark", "--json"]).output
+    told = json.loads(as_json)["hosts"]["a"]
+    for one in (told["engine"]["failure"], told["last_failed"]):
+        assert "log" not in one
+        assert one["diagnosis"][0]["id"] == "unknown-flag"
 
 
 def test_rollback_hands_the_release_on(monkeypatch: pytest.MonkeyPatch) -> None:
