@@ -18,7 +18,7 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, gateway, hosts, preflight, pulls, references, releases
+    from roost import deployment, doctor, gateway, hosts, preflight, pulls, references, releases
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -94,8 +94,9 @@ def roost_preflight(
         *preflight.disk(
             facts,
             weights_bytes=sum(missing),
+            # Docker that does not run yet cannot be asked what it has.
             image_bytes=0
-            if image.get("status") == 200
+            if image.get("status") == 200 or (facts.docker is None and facts.docker_installed)
             else wanted.requirements.image_bytes.get(facts.architecture),
             model_dir=wanted.model_dir,
         ),
@@ -105,6 +106,14 @@ def roost_preflight(
     errors = [found.text() for found in findings if found.severity == "error"]
     remarks = [
         f"{found.severity}: {found.text()}" for found in findings if found.severity != "error"
+    ]
+    # What makes an engine slow or fail later is no reason to refuse, and worth knowing now.
+    judged = {found.id for found in findings}
+    remarks += [
+        f"doctor: {check.id}: saw {check.saw}; wants {check.wants}\n  why: {check.why}\n"
+        f"  fix: {check.fix}"
+        for check in doctor.examine(facts, deployment=wanted)
+        if check.severity == "fail" and check.id not in judged
     ]
     errors += [found.text() for found in planned.refused]
     if planned.refused:

@@ -351,13 +351,13 @@ def _docker(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
         denied = "permission denied" in facts.docker_message
         yield Finding(
             id="docker",
-            severity="error",
+            severity="error" if denied else "warning",
             saw=facts.docker_message or "Docker does not answer",
             wants="a running Docker daemon that this user may use",
             why="the login user may not use Docker's socket" if denied else "dockerd is not up",
             fix="deploy with become, or add the user to the docker group and log in anew"
             if denied
-            else "systemctl start docker, and see journalctl -u docker",
+            else "nothing to do: a deploy starts it; if it does not stay up, journalctl -u docker",
         )
     elif needs.min_docker and facts.docker.major < needs.min_docker:
         yield Finding(

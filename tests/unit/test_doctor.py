@@ -313,6 +313,9 @@ def test_what_the_preflight_says_is_said_once(tmp_path: Path) -> None:
     # Who asks may not use Docker; who deploys may.
     denied = facts(**{**GB10, "docker": (1, DENIED)})
     assert "docker" not in bad(doctor.examine(denied, deployment=wanted))
+    # Who deploys starts it; who asks is told that it does not run.
+    away = facts(docker=(1, EMPTY_DOCUMENT + "Cannot connect to the Docker daemon."))
+    assert bad(doctor.examine(away, deployment=wanted))["docker"] == "fail"
 
 
 def test_a_deployment_that_cannot_be_resolved_is_not_the_hosts_fault() -> None:

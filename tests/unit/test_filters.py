@@ -71,6 +71,37 @@ def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
     assert found["plan"]["verdict"] == "ok"
 
 
+def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path: Path) -> None:
+    head = "Filesystem 1K-blocks Used Available Capacity Mounted\n"
+    disks = {"disk_models": 10**8, "disk_docker": 10**8, "disk_root": 9}
+    probe = probe_output(
+        **{
+            name: (0, f"{head}/dev/x 99999999 1 {free} 1% {'/' if free == 9 else '/data'}")
+            for name, free in disks.items()
+        }
+    )
+    found = findings(given(tmp_path), probe=probe)
+    assert found["errors"] == ""
+    disk = (
+        "doctor: disk: saw 9.0 KiB free on / (system); wants at least 1.0 GiB free\n  why: a full"
+    )
+    assert found["remarks"].startswith(disk)
+    assert "\n  fix: docker system df" in found["remarks"]
+
+
+def test_an_image_that_docker_cannot_be_asked_for_is_not_counted_again(tmp_path: Path) -> None:
+    away = (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
+    tight = "Filesystem 1K-blocks Used Available Capacity Mounted\n/dev/x 9999999 1 1500000 1% /"
+    probe = probe_output(
+        docker=away, containers=away, disk_models=(0, tight), disk_docker=(0, tight)
+    )
+    found = findings(given(tmp_path), probe=probe, image={"status": -1})
+    assert found["errors"] == ""
+    assert found["remarks"].startswith("warning: docker: saw Cannot connect")
+    absent = probe_output(disk_models=(0, tight), disk_docker=(0, tight))
+    assert "disk: saw" in findings(given(tmp_path), probe=absent, image=IMAGE_ABSENT)["errors"]
+
+
 def test_every_error_is_listed(tmp_path: Path) -> None:
     down = {"reason": "network", "msg": "x on y: the hub cannot be reached. Check y."}
     found = findings(

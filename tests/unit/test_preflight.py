@@ -139,6 +139,13 @@ def test_our_own_container_may_hold_port_and_memory(tmp_path: Path) -> None:
     assert found == []
 
 
+def test_docker_that_does_not_run_is_no_obstacle_for_who_deploys(tmp_path: Path) -> None:
+    away: Section = (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
+    (found,) = findings(tmp_path, "cpu", docker=away)
+    assert (found.id, found.severity) == ("docker", "warning")
+    assert "a deploy starts it" in found.fix
+
+
 def test_docker_missing_is_installed_or_refused_by_the_site(tmp_path: Path) -> None:
     missing: Section = (127, "sh: docker: not found")
     (allowed,) = findings(tmp_path, "cpu", docker=missing)

@@ -92,9 +92,10 @@ def _deployed(facts: HostFacts, deployment: Deployment | RoostError | None) -> I
             fix=deployment.fix,
         )
     elif deployment is not None:
-        # The doctor knows more of the toolkit. And who asks here may not be allowed to ask Docker;
-        # who deploys is.
-        left_out = {"gpu_runtime"} | ({"docker"} if _denied(facts) else set())
+        # The doctor knows more of the toolkit. And who asks here may not be allowed to ask Docker,
+        # or to start it; who deploys is.
+        silent = facts.docker is None and facts.docker_installed
+        left_out = {"gpu_runtime"} | ({"docker"} if silent else set())
         found = [item for item in preflight.check(facts, deployment) if item.id not in left_out]
         yield from map(of_preflight, found)
         if not found:
@@ -104,7 +105,3 @@ def _deployed(facts: HostFacts, deployment: Deployment | RoostError | None) -> I
                 saw=f"fit for {deployment.recipe} as {deployment.hardware}",
                 wants="what the preflight of a deploy wants",
             )
-
-
-def _denied(facts: HostFacts) -> bool:
-    return "permission denied" in facts.docker_message
