@@ -87,6 +87,12 @@ class Site:
         """Whether a release is on trial, or being put in place."""
         return self.host.exec(["test", "-e", f"{RELEASES}/transaction.json"]).returncode == 0
 
+    def on_trial(self) -> str:
+        """Name of the container that is on trial and runs; empty while there is none."""
+        return self.sh(
+            f"docker ps --filter 'name=^/?{CONTAINER}-' --format '{{{{.Names}}}}'"
+        ).strip()
+
     @contextmanager
     def unchanged(self) -> Iterator[str]:
         """The same release serves before and after, and nothing of another one is left."""
@@ -171,7 +177,10 @@ def site(deployed: Site) -> Site:
         pytest.param(
             ["never-healthy"],
             {"roost_ready_timeout": 10},
-            ["the engine runs, but http://127.0.0.1:8000/health did not answer 200 within 10 s"],
+            [
+                "the engine runs, but http://127.0.0.1:8000/health did not answer 200 within 10 s",
+                "cause: it started, logged no error, and never got healthy (never-healthy)",
+            ],
             id="never healthy",
             marks=fault("engine", "never gets healthy", BACK),
         ),
@@ -185,28 +194,28 @@ def site(deployed: Site) -> Site:
         pytest.param(
             ["dies-at-request=1"],
             {},
-            ["the engine ended with exit code 0 at the first request"],
+            ["the engine ended with exit code 0 at the first request", "its last line: This is a"],
             id="dies at the first request",
             marks=fault("engine", "is healthy, and dies at the first request", BACK),
         ),
         pytest.param(
             ["wedged"],
             {},
-            ["it is healthy, but answers wrongly", "the answer was ''"],
+            ["cause: healthy, and generates no tokens: it is wedged (no-tokens)"],
             id="wedged",
             marks=fault("engine", "is healthy, and generates no token", BACK),
         ),
         pytest.param(
             ["tokens-per-second=150"],
             {"roost_speed_floor": 0.5},
-            ["it is healthy, but is too slow", "tokens/s: 0.5 of the"],
+            ["it is healthy, but is too slow", "tokens/s: 0.5 of the", "(slower)"],
             id="slow",
             marks=fault("engine", "is much slower than the release before", BACK),
         ),
         pytest.param(
             ["accepted=1"],
             {},
-            ["it is healthy, but accepts too few drafts", "saw 2.00"],
+            ["it is healthy, but accepts too few drafts", "saw 2.00", "(fewer-drafts-accepted)"],
             id="half the accept length",
             marks=fault("engine", "accepts half the drafts", BACK),
         ),
@@ -221,6 +230,54 @@ def test_a_faulty_engine_is_replaced_by_the_one_before(
     message = play.refusal(site.host)
     assert [text for text in says if text not in message] == [], message
     assert f"serves now: {before} again (healthy, with right answers)" in message
+
+
+@pytest.mark.parametrize(
+    ("act", "says"),
+    [
+        pytest.param(
+            "docker update --memory 64m --memory-swap 64m",
+            [
+                "(the kernel killed it for memory)",
+                "cause: the kernel killed",
+                "(killed-for-memory)",
+            ],
+            id="memory",
+            marks=fault("engine", "takes more memory than its container may", BACK),
+        ),
+        pytest.param(
+            "docker kill",
+            ["ended with exit code 137", "cause: somebody killed the engine (SIGKILL)"],
+            id="killed",
+            marks=fault("engine", "is killed by hand while it is on trial", BACK),
+        ),
+    ],
+)
+def test_an_engine_that_is_killed_on_trial(site: Site, act: str, says: list[str]) -> None:
+    with site.unchanged() as before:
+        run = site.begin("start-seconds=3", "holds-mib=200")
+        run.reaches(TRIAL)
+        until(site.on_trial)
+        site.sh(f"{act} {site.on_trial()}")
+        play = run.end()
+    assert play.code != 0
+    message = play.refusal(site.host)
+    assert [text for text in says if text not in message] == [], message
+    assert f"serves now: {before} again (healthy, with right answers)" in message
+
+
+@fault("engine", "crashes after so many requests", "the same release, started after 5 s")
+@fault("engine", "its container is removed by hand", "nothing until the next deploy makes it again")
+def test_a_crash_while_it_serves_and_a_container_that_is_gone(site: Site) -> None:
+    # The gate asks nine times at most.
+    assert site.deploy("dies-at-request=12").code == 0
+    until(lambda: not ask(site.host))
+    until(lambda: "Paris" in ask(site.host))
+    site.sh(f"docker rm --force {CONTAINER}")
+    play = site.deploy()
+    assert play.code == 0, play.output
+    site.serving()
+    site.rests()
 
 
 # The controller and the network
@@ -272,28 +329,68 @@ def test_a_lost_connection(site: Site) -> None:
     site.rests()
 
 
-@fault("network", "the host is cut off while a faulty release is on trial", BACK)
-def test_a_host_that_is_cut_off(site: Site, tmp_path: Path) -> None:
-    impatient = {
-        # A connection of its own, which gives up within seconds instead of minutes.
-        "ansible_control_path_dir": str(tmp_path),
+@fault("controller", "killed after the swap", "the new release; the next run finds it")
+def test_a_controller_that_is_killed_before_it_can_say_so(site: Site) -> None:
+    run = site.begin("log=killed-after")
+    run.reaches("llm_server : Explain it")
+    run.kill()
+    assert "--standin-log=killed-after" in site.serving()
+    site.rests()
+    assert site.deploy("log=killed-after").changed == {site.host.name: 0}
+
+
+def impatient(folder: Path) -> dict[str, Any]:
+    """Settings with which a connection of its own gives up within seconds instead of minutes."""
+    return {
+        "ansible_control_path_dir": str(folder),
         "ansible_ssh_args": "-o ControlMaster=auto -o ServerAliveInterval=1",
         "ansible_timeout": 2,
         "llm_server_reconnect_timeout": 5,
     }
+
+
+@fault("network", "the host is cut off before the swap", "the release before, untouched")
+def test_a_host_that_cannot_be_reached(site: Site, tmp_path: Path) -> None:
     with site.unchanged():
-        run = site.begin("start-seconds=4", "answer=nonsense", **impatient)
-        run.reaches(TRIAL)
-        until(site.begun)
         site.host.cut()
         try:
-            play = run.end()
-            until(lambda: not site.begun())
+            play = site.deploy("log=not-reached", **impatient(tmp_path))
         finally:
             site.host.join()
+    assert play.unreachable == {site.host.name: 1}
+
+
+def cut_off_in_the_middle(site: Site, folder: Path, *standin: str) -> Play:
+    """Deploy, with the cable pulled from the trial's begin to its end."""
+    run = site.begin("start-seconds=4", *standin, **impatient(folder))
+    run.reaches(TRIAL)
+    until(site.begun)
+    site.host.cut()
+    try:
+        play = run.end()
+        until(lambda: not site.begun())
+    finally:
+        site.host.join()
     assert play.code != 0
     assert "the connection was lost while a release was judged" in play.output
     assert "The host goes on by itself" in play.output
+    return play
+
+
+@fault("network", "the host is cut off while a faulty release is on trial", BACK)
+def test_a_host_that_is_cut_off(site: Site, tmp_path: Path) -> None:
+    with site.unchanged():
+        cut_off_in_the_middle(site, tmp_path, "answer=nonsense")
+    # Nobody was there to explain it; whoever asks later is told.
+    status = Running(site.inventory, playbook="playbooks/status.yml").end().output
+    assert "cause: healthy, and answers wrongly (wrong-answers)" in " ".join(status.split())
+
+
+@fault("network", "the host is cut off while a good release passes", BY_ITSELF)
+def test_a_host_that_is_cut_off_and_goes_on(site: Site, tmp_path: Path) -> None:
+    cut_off_in_the_middle(site, tmp_path, "log=apart")
+    assert "--standin-log=apart" in site.serving()
+    site.rests()
 
 
 @fault("controller", "two deploys at once to one host", "each in its turn; the last one's")
@@ -345,9 +442,12 @@ def test_a_crash_is_followed_by_so_many_starts_and_no_more(site: Site) -> None:
     status = Running(site.inventory, playbook="playbooks/status.yml").end().output
     gave_up = "was given up after several starts (exit code 1: FileNotFoundError"
     assert gave_up in " ".join(status.split())
+    assert "cause: " in status
     # Deployed again, it has all its attempts again (in this inventory: two starts).
     site.sh(f"mv /tmp/config.json {config}")
-    assert site.deploy("log=repaired").code == 0
+    repaired = site.deploy("log=repaired")
+    assert repaired.code == 0
+    assert "first found that what served had died" in repaired.output
     site.sh(f"docker kill {CONTAINER}")
     until(lambda: "Paris" in ask(site.host))
     site.rests()
@@ -366,22 +466,115 @@ def test_docker_stopped_in_the_middle(site: Site) -> None:
     assert f"serves now: {before} again (healthy, with right answers)" in message
 
 
+@fault("host", "Docker is stopped before the swap", "the new release: the deploy starts Docker")
+@fault("host", "Docker is stopped and started again", "the same release, started with Docker")
+def test_docker_stopped_before_and_after(site: Site) -> None:
+    stop = "systemctl stop docker.socket docker.service"
+    site.sh(stop)
+    play = site.deploy("log=docker-was-stopped", tags="container_host,llm_server")
+    assert play.code == 0, play.output
+    assert "doctor: docker: saw" not in play.output
+    assert "--standin-log=docker-was-stopped" in site.serving()
+    site.sh(f"{stop}; systemctl start docker")
+    until(lambda: "Paris" in ask(site.host))
+    site.rests()
+
+
+@contextmanager
+def small_disk(site: Site) -> Iterator[None]:
+    """A file system of its own for the records, with little room."""
+    site.sh(
+        f"cp -a {RELEASES} /tmp/kept; mount -t tmpfs -o size=600k,mode=755 tmpfs {RELEASES}; "
+        f"cp -a /tmp/kept/. {RELEASES}/"
+    )
+    try:
+        yield
+    finally:
+        site.sh(f"umount {RELEASES}; rm -rf /tmp/kept")
+
+
+FILL = f"dd if=/dev/zero of={RELEASES}/filler bs=4k; true"
+
+
 @fault("host", "its disk is full before the swap", "the release before, untouched")
 def test_a_full_disk_stops_it_before_the_swap(site: Site) -> None:
-    small = (
-        f"cp -a {RELEASES} /tmp/kept; mount -t tmpfs -o size=600k,mode=755 tmpfs {RELEASES}; "
-        f"cp -a /tmp/kept/. {RELEASES}/; dd if=/dev/zero of={RELEASES}/filler bs=4k; true"
-    )
-    with site.unchanged():
-        site.sh(small)
-        try:
-            play = site.deploy("log=no-room")
-        finally:
-            site.sh(f"umount {RELEASES}; rm -rf /tmp/kept")
+    with site.unchanged(), small_disk(site):
+        site.sh(FILL)
+        play = site.deploy("log=no-room")
     assert play.code != 0
     message = play.refusal(site.host)
     assert "was not tried: its record cannot be written" in message
     assert "No space left on device" in message
+    assert "(disk-full)" in message
+
+
+@fault("host", "its disk fills up while the new release is on trial", BACK)
+def test_a_disk_that_fills_up_in_the_middle(site: Site) -> None:
+    with site.unchanged() as before, small_disk(site):
+        run = site.begin("log=no-room-left", "start-seconds=3")
+        run.reaches(TRIAL)
+        until(site.begun)
+        site.sh(FILL)
+        play = run.end()
+    assert play.code != 0
+    message = play.refusal(site.host)
+    assert "No space left on device" in message
+    assert "(disk-full)" in message
+    assert f"serves now: {before} again (healthy, with right answers)" in message
+
+
+@fault("host", "its disk fills up during a download", "the release before; the next run goes on")
+def test_a_disk_that_fills_up_during_a_download(site: Site) -> None:
+    models = "/srv/models"
+    wanted = {"tags": "model_store", "roost_model_dir": models}
+    site.sh(f"mkdir -p {models} && mount -t tmpfs -o size=4g tmpfs {models}")
+    try:
+        with site.unchanged():
+            run = site.begin(**wanted)
+            run.reaches("model_store : Fetch weights that are missing")
+            # As if something else had taken all the rest of it.
+            site.sh(
+                f"used() {{ df -k --output=used {models} | tail -n 1; }}; "
+                "while [ $(used) -lt 20000 ]; do sleep 0.02; done; "
+                f"until mount -o remount,size=$(($(used) + 9000))k {models}; do :; done"
+            )
+            play = run.end()
+        assert play.code != 0
+        assert f"the disk of {models}" in " ".join(play.output.split())
+        assert "free space and deploy again to go on from it" in " ".join(play.output.split())
+        site.sh(f"mount -o remount,size=4g {models}")
+        again = site.deploy(**wanted)
+        assert again.code == 0, again.output
+    finally:
+        site.sh(f"umount {models}")
+
+
+#: For Python on a host: a year is missing from its clock.
+SLOW_CLOCK = """\
+import time
+now, broken_down = time.time, time.gmtime
+time.time = lambda: now() - 365 * 86400
+time.gmtime = lambda seconds=None: broken_down(time.time() if seconds is None else seconds)
+"""
+
+
+@fault("host", "its clock is a year behind", "the new release, in its place among the others")
+def test_a_clock_that_is_a_year_behind(site: Site) -> None:
+    before = site.current
+    packages = "/usr/lib/python3/dist-packages"
+    site.sh(f"cat >{packages}/slow_clock.py <<'EOF'\n{SLOW_CLOCK}EOF")
+    site.sh(f"echo import slow_clock >{packages}/slow_clock.pth")
+    try:
+        play = site.deploy("log=last-year")
+    finally:
+        site.sh(f"rm {packages}/slow_clock.*")
+    assert play.code == 0, play.output
+    found, _ = fleet.ask("status", "Read the releases", site.inventory)
+    facts = found[site.host.name]
+    assert (facts["current"], facts["previous"]) == (site.current, before)
+    assert [each["id"] for each in facts["releases"]][:2] == [site.current, before]
+    first, second = (each["times"]["last_served"] for each in facts["releases"][:2])
+    assert first < second
 
 
 # Going back

@@ -79,6 +79,7 @@ class FakeMachine(Machine):
         steps: Changes so far.
         refuse: Docker's answer to starts of a container, by name.
         killed: What the kernel's log says of whoever ended.
+        docker_stopped: Whether Docker answers nobody.
         gave_up: The unit's state after an engine has ended by itself, until it is started.
     """
 
@@ -92,6 +93,7 @@ class FakeMachine(Machine):
         self.refuse: dict[str, str] = {}
         self.killed: list[str] = []
         self.gave_up = ""
+        self.docker_stopped = False
         self.slept = 0.0
         self.behave()
 
@@ -136,6 +138,8 @@ class FakeMachine(Machine):
     # -- Docker
 
     def inspect(self, container: str) -> dict[str, Any] | None:
+        if self.docker_stopped:
+            raise MachineError("Cannot connect to the Docker daemon")
         known = {**self.found, **{found.id: found for found in self.found.values()}}
         found = known.get(container)
         if found is None:
@@ -209,6 +213,7 @@ class FakeMachine(Machine):
     # -- systemd
 
     def start_docker(self) -> None:
+        self.docker_stopped = False
         self.refuse.clear()
 
     def unit(self, name: str) -> dict[str, str]:  # noqa: ARG002  # as the real one

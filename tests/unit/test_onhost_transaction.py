@@ -280,6 +280,16 @@ def test_a_record_that_cannot_be_written_stops_it_before_the_swap(
     assert not (site.store.root / new.id).exists()
 
 
+def test_docker_that_was_stopped_before_it_began_is_started(site: Site) -> None:
+    good, new = site.wanted("a"), site.wanted("b")
+    site.deploy(good)
+    made = site.made(new)
+    site.machine.docker_stopped = True
+    site.machine.found[NAME].running = False
+    assert transaction.serve(site.machine, site.store, made)["outcome"] == "serves"
+    site.rests_with(new)
+
+
 def test_docker_that_went_away_is_started_for_the_release_before(site: Site) -> None:
     good, bad = site.wanted("a"), site.wanted("b")
     site.deploy(good)

@@ -56,6 +56,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
     """
     recovered = died = None
     try:
+        _have_docker(machine)
         died = _died(machine, store, wanted)
         recovered = recover(machine, store, wanted.name)
         mine = machine.inspect(wanted.container)
@@ -338,6 +339,14 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
     except (MachineError, OSError) as error:
         return _result("fails", wanted, changed=changed, failure=TrialError("host", str(error)))
     return _result("serves", wanted, changed=changed, previous=store.pointed("previous"), **proof)
+
+
+def _have_docker(machine: Machine) -> None:
+    """Start Docker if somebody has stopped it since the container was made."""
+    try:
+        machine.inspect(NAME)
+    except MachineError:
+        machine.start_docker()
 
 
 def _died(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any] | None:

@@ -37,6 +37,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-log", help="a line that is written at the start")
     parser.add_argument("--standin-exit", type=int, help="exit code, before it is ever healthy")
     parser.add_argument("--standin-needs", help="a file without which it exits with 1")
+    parser.add_argument("--standin-holds-mib", type=int, default=0, help="of memory, once started")
     parser.add_argument("--standin-dies-at-request", type=int, help="the first is 1; exit code 0")
     parser.add_argument("--standin-answer", help="the same answer to everything")
     parser.add_argument("--standin-wedged", action="store_true", help="healthy, but no tokens")
@@ -54,6 +55,11 @@ class Engine:
         self.started = time.monotonic()
         self.lock = threading.Lock()
         self.requests = self.running = self.tokens = 0
+        self.held = b""
+
+    def hold(self) -> None:
+        """Take the memory it was told to; a kernel gives only what is written to."""
+        self.held = b"x" * (self.asked.standin_holds_mib << 20)
 
     def healthy(self) -> bool:
         """Whether it claims to be ready."""
@@ -177,7 +183,9 @@ def main() -> None:
         sys.exit(asked.standin_exit)
     if asked.standin_needs and not Path(asked.standin_needs).exists():
         sys.exit(f"FileNotFoundError: {asked.standin_needs}")
-    ThreadingHTTPServer(("", 8000), handler(Engine(asked))).serve_forever()
+    engine = Engine(asked)
+    threading.Timer(asked.standin_start_seconds, engine.hold).start()
+    ThreadingHTTPServer(("", 8000), handler(engine)).serve_forever()
 
 
 if __name__ == "__main__":
