@@ -6,7 +6,7 @@ kernel, checks, log}``. It is looked at here, on the controller, where the finge
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roost.diagnose import Diagnosis, diagnose, symptoms
@@ -43,6 +43,22 @@ def explain(failure: Failure, deployment: Mapping[str, Any] | None = None) -> li
     if not causes:
         causes = [*_killed(failure, log), *errors] or [_unexplained(failure, log)]
     return [*causes, *(item for item in said if item.severity == "warning")]
+
+
+def of_run(
+    checks: Sequence[Mapping[str, Any]], log: str, deployment: Mapping[str, Any]
+) -> list[Diagnosis]:
+    """Why an engine that was looked at fails, root cause first; nothing where nobody knows.
+
+    Args:
+        checks: Of a verification or a benchmark.
+        log: The engine's, as far as it was kept.
+        deployment: What should run.
+    """
+    said = [item for item in _diagnosed(log, deployment) if item.severity != "info"]
+    found = symptoms.of_checks(checks)
+    known = [item for item in said if item.id != "unknown"]
+    return sorted([*known, *found], key=lambda item: item.severity == "warning") or said
 
 
 def in_words(said: str) -> list[Diagnosis]:

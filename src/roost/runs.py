@@ -12,13 +12,13 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import deployment, report
+from roost import deployment, failures, report
 from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
@@ -28,6 +28,7 @@ from roost.root import repository_root
 
 RESULT = "result.json"
 REPORT = "report.html"
+LOG = "engine.log"
 EXECUTED = "executed.ipynb"
 #: The newest line of what a long notebook is at.
 PROGRESS = "progress.txt"
@@ -70,6 +71,9 @@ class Result(BaseModel):
     finished: dt.datetime
     checks: list[Check]
     figures: dict[str, Figure] = Field(default_factory=dict)
+    diagnosis: list[dict[str, Any]] = Field(
+        default_factory=list, description="of a run that failed: as `roost diagnose --json` has it"
+    )
 
     @property
     def failed(self) -> list[Check]:
@@ -94,6 +98,9 @@ class Result(BaseModel):
             said = ", ".join(alike) if len(alike) > 1 else said
             lines.append(f"  {said}; {check.why}" if check.why else f"  {said}")
             lines += [f"    fix: {check.fix}"] if check.fix else []
+        for cause in self.diagnosis[:1]:
+            lines.append(f"  cause: {cause['title']} ({cause['id']}): {_short(cause['evidence'])}")
+            lines += [f"    why: {cause['why']}", f"    fix: {cause['fix']}"]
         return "\n".join(lines)
 
     def _passed(self) -> str:
@@ -127,6 +134,13 @@ class Run:
 
     def finish(self, evidence: Evidence) -> Result:
         """Write everything into the folder and return the result."""
+        checks = [check.model_dump() for check in evidence.checks]
+        log = evidence.artefacts.get(LOG, "")
+        causes = (
+            []
+            if evidence.ok
+            else failures.of_run(checks, log, self.deployment.model_dump(mode="json"))
+        )
         result = Result(
             ok=evidence.ok,
             notebook=self.notebook,
@@ -139,6 +153,7 @@ class Run:
             finished=dt.datetime.now(dt.UTC),
             checks=evidence.checks,
             figures=evidence.figures,
+            diagnosis=[asdict(cause) for cause in causes],
         )
         write(self.folder, result, evidence.artefacts)
         return result

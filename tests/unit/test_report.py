@@ -62,14 +62,33 @@ def test_every_value_is_escaped_and_nothing_is_fetched() -> None:
     figure = {"title": HOSTILE, "value": 1.0, "unit": HOSTILE, "source": HOSTILE}
     lock = dict.fromkeys(("file", "image", "model", "drafter"), HOSTILE)
     hostile = dict.fromkeys(("notebook", "recipe", "host", "hardware", "speculation"), HOSTILE)
-    page = Page(
-        report.render(result(ok=False, checks=[check], figures={"x": figure}, lock=lock, **hostile))
-    )
+    told = ("id", "title", "severity", "evidence", "why", "fix", "source")
+    cause = {**dict.fromkeys(told, HOSTILE), "line": 3}
+    shown = {"checks": [check], "figures": {"x": figure}, "diagnosis": [cause]}
+    page = Page(report.render(result(ok=False, **shown, lock=lock, **hostile)))
     assert {"script", "img"}.isdisjoint(page.tags)
     assert {"src", "onerror"}.isdisjoint(page.attributes)
     assert all(link.startswith("#") for link in page.attributes["href"])
     assert page.text.count(HOSTILE) > 10
     assert "default-src 'none'" in page.attributes["content"][-1]
+
+
+def test_a_failed_run_says_what_it_comes_from() -> None:
+    cause = {
+        "id": "port-in-use",
+        "title": "port 8000 is taken",
+        "severity": "error",
+        "evidence": "OSError: [Errno 98]",
+        "line": 12,
+        "why": "another program",
+        "fix": "stop it",
+    }
+    page = Page(report.render(result(ok=False, diagnosis=[cause])))
+    text = " ".join(page.text.split())
+    assert "What it comes from" in text
+    assert "port 8000 is taken (port-in-use) line 12: OSError: [Errno 98] another program" in text
+    assert "Fix: stop it" in text
+    assert "What it comes from" not in report.render(result(diagnosis=[]))
 
 
 def test_a_figure_shows_its_interval_where_it_has_one() -> None:

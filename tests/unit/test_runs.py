@@ -71,11 +71,38 @@ def test_a_failed_check_fails_the_run_in_words(tmp_path: Path) -> None:
     result = run(tmp_path).finish(evidence(ok=False))
     with pytest.raises(runs.ChecksFailed) as caught:
         result.require()
-    first, second = str(caught.value).splitlines()
+    first, second, cause, why, fix = str(caught.value).splitlines()
+    assert cause.startswith("  cause: healthy, and answers wrongly (wrong-answers): answer_sum: ")
+    assert (why[:9], fix[:9]) == ("    why: ", "    fix: ")
     assert first == "spark-01: 1 of 2 checks failed"
     assert second.startswith("  answer_sum: expected 4; observed 5 5 ")
     assert second.endswith("…; wrong")
     assert len(second) < 300
+
+
+@pytest.mark.parametrize(
+    ("log", "ids"),
+    [
+        # What the log knows comes before what was seen from outside.
+        ("OSError: [Errno 98] Address already in use\n", ["port-in-use", "wrong-answers"]),
+        ("ready\n", ["wrong-answers"]),
+        # An error that nothing died of explains no wrong answer.
+        ("INFO: Application startup complete.\nERROR one request\n", ["wrong-answers"]),
+    ],
+)
+def test_a_failed_run_is_diagnosed(tmp_path: Path, log: str, ids: list[str]) -> None:
+    failed = evidence(ok=False)
+    failed.artefacts["engine.log"] = log
+    run(tmp_path).finish(failed)
+    data = json.loads((tmp_path / "result.json").read_text())
+    assert [cause["id"] for cause in data["diagnosis"]] == ids
+
+
+def test_a_failed_run_that_nobody_can_explain_shows_the_likely_root(tmp_path: Path) -> None:
+    failed = Evidence(checks=[Check(id="health", ok=False, expected="200")])
+    failed.artefacts["engine.log"] = "KeyError: 'rope_typo'\n"
+    (cause,) = run(tmp_path).finish(failed).diagnosis
+    assert (cause["id"], cause["evidence"]) == ("unknown", "KeyError: 'rope_typo'")
 
 
 def test_a_run_without_checks_has_not_passed(tmp_path: Path) -> None:
