@@ -123,14 +123,23 @@ def _unexplained(failure: Failure, log: str) -> Diagnosis:
             "(roost_speculation: none), then graphs (enforce_eager: true)",
             "source 004 (first boot)",
         )
+    ended = failure["step"] == "engine"
     return _told(
-        "unknown",
-        "a failure that roost does not know",
+        "ended-silently" if ended else "unknown",
+        "the engine ended, and its log does not say why"
+        if ended
+        else "a failure that roost does not know",
         failure,
         log,
-        "no line of its log tells of an error; the last one is all there is",
-        "send the engine's whole log, its version, the command (roost show RECIPE --on HARDWARE) "
-        "and the host's facts (`roost logs` collects them) to the engine's issues",
+        "no line of its log tells of an error: a worker that died in native code or was ended from "
+        "outside leaves none"
+        if ended
+        else "no line of its log tells of an error; the last one is all there is",
+        "the same request again shows whether it is the request; without speculation "
+        "(roost_speculation: none) or graphs (enforce_eager: true), whether it is one of those. "
+        "Nobody has reported it? Send the engine's whole log, its version, the command "
+        "(roost show RECIPE --on HARDWARE) and the host's facts (`roost logs` collects them) to "
+        "the engine's issues",
         "the log alone",
     )
 

@@ -6,6 +6,7 @@ writes a flag. ``None`` everywhere means "not said": the engine's own default ho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -63,7 +64,22 @@ class Settings(Strict):
             raise ValueError(
                 f"image {self.image!r} names no digest; write repository@sha256:<64 hex digits>"
             )
+        for said in self.extra_args or []:
+            _require_json(said)
         return self
+
+
+def _require_json(said: str) -> None:
+    """Refuse what an engine takes for JSON and cannot read: it would only say so once it starts."""
+    value = said.partition("=")[2] if said.startswith("-") else said
+    if value.lstrip("'\"\\ ").startswith("{"):
+        try:
+            json.loads(value)
+        except ValueError as error:
+            raise ValueError(
+                f"{said!r} is no JSON ({error}); keys and texts stand in double quotes, nothing is "
+                "quoted a second time, and a template that is still in it was never filled in"
+            ) from None
 
 
 def merge(layers: Iterable[Settings]) -> Settings:
@@ -102,6 +118,11 @@ def from_mapping(given: Any, where: str) -> Settings:
             key = ".".join(str(part) for part in item["loc"]) or "settings"
             if item["type"] == "extra_forbidden":
                 reasons.append(f"{key}: no such setting")
+            elif item["type"] == "string_type" and isinstance(item["input"], int | float):
+                reasons.append(
+                    f"{key}: {item['input']} is a number; write it in quotes (without them YAML "
+                    "makes numbers of digits, and 42798 of 0123456)"
+                )
             else:
                 reasons.append(f"{key}: {item['msg'].removeprefix('Value error, ')}")
         raise UsageError(

@@ -52,12 +52,13 @@ def test_every_broken_host_is_named_rightly(lab: SharedLab, tmp_path: Path) -> N
         "well": lab.host("gb10"),
         "starved": lab.host("gb10", gpu_fault="stuck-clock", gpu_runtime=False, disk_mb=8),
         "upgraded": lab.host("rtx5070ti-x2", gpu_fault="library-mismatch"),
+        "unloaded": lab.host("rtx5070ti-x2", gpu_fault="driver-not-loaded"),
         "plain": lab.host("cpu"),
     }
     listing = str(inventory(lab, tmp_path, hosts))
     done = roost("doctor", "-i", listing, "--json")
     rows = {row["host"]: row for row in json.loads(done.stdout)["hosts"]}
-    assert done.stderr == "roost: 1 of 5 not examined: gone\n"
+    assert done.stderr == "roost: 1 of 6 not examined: gone\n"
     assert done.returncode == 1
     assert "Connection refused" in rows.pop("gone")["error"]
 
@@ -77,12 +78,22 @@ def test_every_broken_host_is_named_rightly(lab: SharedLab, tmp_path: Path) -> N
     )
     assert starved["disk"].endswith("free on /var/lib/roost (models)")
     assert list(found("upgraded", "fail")) == ["gpu"]
-    assert "Driver/library version mismatch" in found("upgraded", "fail")["gpu"]
+    assert "driver and library versions differ, reboot" in found("upgraded", "fail")["gpu"]
+    assert list(found("unloaded", "fail")) == ["gpu"]
+    assert "the NVIDIA driver is not loaded" in found("unloaded", "fail")["gpu"]
 
     write = "mkdir -p /etc/cdi && cat >/etc/cdi/nvidia.yaml"
     hosts["starved"].exec(["sh", "-c", write], text_in=STALE)
-    again = roost("doctor", "-i", listing, "--limit", "starved")
+    late = "/usr/local/bin/date"  # for this one question; the lab's hosts share one clock
+    hosts["plain"].exec(
+        ["sh", "-c", f"printf '#!/bin/sh\\necho 1000.5\\n' >{late}; chmod +x {late}"]
+    )
+    try:
+        again = roost("doctor", "-i", listing, "--limit", "starved,plain")
+    finally:
+        hosts["plain"].exec(["rm", late])
     assert again.returncode == 1
+    assert "  fail     clock: " in again.stdout
     assert "  fail     cdi: /etc/cdi/nvidia.yaml is of driver 570.86.15\n" in again.stdout
 
 

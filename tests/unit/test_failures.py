@@ -57,7 +57,8 @@ def check(name: str, observed: str, *, ok: bool = False, why: str = "") -> dict[
             "kv-pool-too-small",
         ),
         (failure("health", "INFO loading shard 3 of 12\n"), "never-healthy"),
-        (failure(exit_code=0, said="INFO serving\n"), "unknown"),
+        (failure(exit_code=0, said="INFO serving\n"), "ended-silently"),
+        (failure("host", what="docker stop x: a timeout"), "unknown"),
         (failure(exit_code=1, said="KeyError: 'rope_typo'\n"), "unknown"),
         # What a healthy engine does wrong.
         (failure("gate", checks=[check("answer_a", ""), check("answer_b", "''")]), "no-tokens"),

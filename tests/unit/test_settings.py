@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from roost.errors import UsageError
 from roost.settings import Settings, from_mapping, merge, parse_assignments
@@ -68,6 +69,32 @@ def test_refused_assignments(pair: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_assignments([pair])
     assert message in str(caught.value)
+
+
+def test_a_revision_that_yaml_made_a_number_of_is_to_be_quoted() -> None:
+    with pytest.raises(UsageError, match="drafter_revision: 42798 is a number; write it in quotes"):
+        from_mapping(yaml.safe_load("drafter_revision: 0123456"), "host x")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "{method: mtp, num_speculative_tokens: 1}",
+        r"\{\"method\":\"mtp\"}",
+        """'{"method":"mtp"}'""",
+        '{{"a":1}}',
+        '{"n":{num_speculative_tokens}}',
+        "--speculative-config={'method': 'mtp'}",
+    ],
+)
+def test_json_that_is_none_is_refused_before_an_engine_sees_it(said: str) -> None:
+    with pytest.raises(UsageError, match="is no JSON"):
+        from_mapping({"extra_args": ["--speculative-config", said]}, "host x")
+
+
+def test_json_and_other_words_are_taken() -> None:
+    words = ["--hf-overrides", '{"a": {"b": 1}}', '--compilation-config={"level":3}', "-O.level=3"]
+    assert from_mapping({"extra_args": words}, "host x").extra_args == words
 
 
 def test_settings_must_be_a_mapping() -> None:
