@@ -39,7 +39,10 @@ def explain(failure: Failure, deployment: Mapping[str, Any] | None = None) -> li
         *in_words(failure["what"]),
         *symptoms.of_checks(failure["checks"]),
     ]
-    causes = list({item.id: item for item in reversed(known)}.values())[::-1]
+    by_id: dict[str, Diagnosis] = {}
+    for item in known:
+        by_id.setdefault(item.id, item)
+    causes = list(by_id.values())
     if not causes:
         causes = [*_killed(failure, log), *errors] or [_unexplained(failure, log)]
     return [*causes, *(item for item in said if item.severity == "warning")]

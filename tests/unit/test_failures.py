@@ -122,6 +122,16 @@ def test_several_symptoms_are_all_told_the_graver_first() -> None:
     assert [item.id for item in symptoms.of_checks(checks)] == ["wrong-answers", "slower"]
 
 
+def test_a_cause_that_several_speak_of_is_told_once_in_its_first_place() -> None:
+    told = failure(
+        said="vllm: error: unrecognized arguments: --x\n",
+        what="No space left on device",
+        kernel=[OOM, "NVRM: Xid (PCI:000f:01:00): 79, pid=7, " + OOM],
+    )
+    ids = [item.id for item in failures.explain(told)]
+    assert ids == ["killed-for-memory", "gpu-xid", "unknown-flag", "disk-full"]
+
+
 def test_a_message_is_told_with_its_cause_where_the_catalogue_knows_one() -> None:
     said = "toomanyrequests: You have reached your unauthenticated pull rate limit."
     first, cause, why, fix = failures.explained(said).splitlines()
