@@ -351,7 +351,7 @@ def _on_the_way(result: Mapping[str, Any]) -> Iterator[str]:
     if result.get("waited_for") and result["outcome"] != "busy":
         yield f"  first waited for another deploy of this host: {result['waited_for']}"
     if died := result.get("died"):
-        yield f"  first found that what served had died: {died['what']}"
+        yield f"  first found that what served was dead: {died['what']}"
         yield from (f"    {line}" for line in _lines(_explained(died, None)))
     if swap := result.get("recovered"):
         way = "completed" if swap["way"] == "forwards" else "undone"

@@ -447,7 +447,7 @@ def test_a_crash_is_followed_by_so_many_starts_and_no_more(site: Site) -> None:
     site.sh(f"mv /tmp/config.json {config}")
     repaired = site.deploy("log=repaired")
     assert repaired.code == 0
-    assert "first found that what served had died" in repaired.output
+    assert "first found that what served was dead" in repaired.output
     site.sh(f"docker kill {CONTAINER}")
     until(lambda: "Paris" in ask(site.host))
     site.rests()

@@ -137,6 +137,7 @@ def test_an_outcome_is_kept_until_the_next_piece_of_work(store: Store) -> None:
     assert store.outcome() is None
     store.keep_outcome({"outcome": "serves"})
     assert store.outcome() == {"outcome": "serves"}
+    assert (store.runtime / "outcome.json").stat().st_mode & 0o777 == 0o600
     store.keep_outcome(None)
     assert store.outcome() is None
 

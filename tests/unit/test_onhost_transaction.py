@@ -164,6 +164,34 @@ def test_one_that_is_dead_inside_is_started_again(
     site.machine.engine.health = 503  # as long as this process of it lives
     result = site.deploy(wanted)
     assert (result["outcome"], result["changed"]) == ("serves", True)
+    assert "did not answer 200" in result["died"]["what"]
+    kept = site.store.failure()
+    assert kept
+    assert kept["kind"] == "died"
+    site.rests_with(wanted)
+
+
+def test_one_that_has_read_another_key_is_started_again(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("first-key-of-tests\n")
+    engine, start = site.machine.engine, site.machine.unit_start
+
+    def reads_it(name: str) -> None:
+        engine.key = key.read_text().strip()
+        start(name)
+
+    monkeypatch.setattr(site.machine, "unit_start", reads_it)
+    wanted = site.wanted(api_key="first-key-of-tests")
+    wanted.deployment["spec"]["secrets"][0]["source"] = str(key)
+    engine.key = "first-key-of-tests"
+    assert site.deploy(wanted)["outcome"] == "serves"
+    assert site.deploy(wanted)["changed"] is False
+    # A run wrote another one and was killed before it came to the engine.
+    key.write_text("second-key-of-tests\n")
+    result = site.deploy(wanted)
+    assert (result["outcome"], result["changed"], result["died"]) == ("serves", True, None)
     site.rests_with(wanted)
 
 

@@ -232,7 +232,10 @@ class Store:
         """Keep it until the next one; none: there is none yet."""
         (self.runtime / "outcome.json").unlink(missing_ok=True)
         if outcome is not None:
-            (self.runtime / "outcome.json").write_text(json.dumps(outcome), encoding="utf-8")
+            # It holds a log, which is not for everybody.
+            path = self.runtime / "outcome.json"
+            path.touch(mode=0o600)
+            path.write_text(json.dumps(outcome), encoding="utf-8")
 
     def begun(self) -> dict[str, Any] | None:
         """The swap that has begun and not ended."""

@@ -22,7 +22,17 @@ from . import NAME
 from .gate import failed
 from .machine import Machine, MachineError
 from .store import Store, now
-from .trial import TrialError, Wanted, ended, gate_of, healthy, prove, redactor_of
+from .trial import (
+    HEALTH_TIMEOUT,
+    TrialError,
+    Wanted,
+    ended,
+    endpoint_of,
+    gate_of,
+    healthy,
+    prove,
+    redactor_of,
+)
 
 #: What the container is called between the moment that another one takes its name and its removal.
 OLD = f"{NAME}-old"
@@ -52,7 +62,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
         - ``untouched``: the swap could not begin; what was is as it was.
 
         ``kept`` is when the failure was recorded, as its record says; none: it is not. ``died`` is
-        what was found of an engine that served and had ended by itself.
+        what was found of an engine that served and had ended by itself, or was dead inside.
     """
     recovered = died = None
     try:
@@ -76,7 +86,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             result = _swap(machine, store, wanted, serving, recovered)
     with contextlib.suppress(MachineError):
         _sweep(machine)
-    return {**result, "recovered": recovered, "died": died}
+    return {**result, "recovered": recovered, "died": died or result.get("died")}
 
 
 def abandon(machine: Machine, store: Store, wanted: Wanted, what: str) -> dict[str, Any]:
@@ -299,11 +309,14 @@ def _prove_old(machine: Machine, store: Store, wanted: Wanted, old: str | None) 
 def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
     """Judge what serves already; start it if it does not run, or is dead inside."""
     changed = False
+    died = None
     try:
         state = machine.inspect(NAME)
         unit = machine.unit(NAME)
-        started = wanted.restart or not (state and state["State"]["Running"])
-        if wanted.restart:
+        running = bool(state and state["State"]["Running"])
+        restart = running and (wanted.restart or _keyed_otherwise(wanted))
+        started = restart or not running
+        if restart:
             _down(machine)
         if started or (unit["ActiveState"], unit["UnitFileState"]) != ("active", "enabled"):
             changed = True
@@ -320,6 +333,8 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             if started or failure.step == "gate":
                 raise
             changed = whole = True
+            _keep(store, wanted, "died", failure)
+            died = failure.as_dict(redactor_of(wanted.deployment))
             _down(machine)
             _up(machine)
             limit = wanted.deployment["ready_timeout"]
@@ -328,8 +343,8 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             changed = True
             _write_files(store, wanted)
             _record(store, wanted, proof)
-            if not known and (before := store.pointed("current")):
-                store.point("previous", before)
+            if not known and (current := store.pointed("current")):
+                store.point("previous", current)
             store.point("current", wanted.id)
     except TrialError as failure:
         kept = _keep(store, wanted, "fails", failure)
@@ -338,7 +353,21 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
         )
     except (MachineError, OSError) as error:
         return _result("fails", wanted, changed=changed, failure=TrialError("host", str(error)))
-    return _result("serves", wanted, changed=changed, previous=store.pointed("previous"), **proof)
+    before = store.pointed("previous")
+    return {
+        **_result("serves", wanted, changed=changed, previous=before, **proof),
+        "died": died,
+    }
+
+
+def _keyed_otherwise(wanted: Wanted) -> bool:
+    """Whether a running engine has read another API key than is there now.
+
+    A run that was killed between writing the key and coming here has left it so.
+    """
+    if not wanted.deployment["spec"]["secrets"]:
+        return False
+    return endpoint_of(wanted.deployment).get("/v1/models", HEALTH_TIMEOUT).status == 401
 
 
 def _have_docker(machine: Machine) -> None:
