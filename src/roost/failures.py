@@ -80,8 +80,7 @@ def explained(message: str) -> str:
 def _diagnosed(log: str, deployment: Mapping[str, Any] | None) -> list[Diagnosis]:
     version = deployment["engine_version"] if deployment else None
     settings = deployment["asked"]["settings"] if deployment else {}
-    given = {name: value for name, value in settings.items() if value is not None}
-    return diagnose(log, version=version, settings=given) if log else []
+    return diagnose(log, version=version, settings=settings) if log else []
 
 
 def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:

@@ -74,11 +74,14 @@ def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
 def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path: Path) -> None:
     head = "Filesystem 1K-blocks Used Available Capacity Mounted\n"
     disks = {"disk_models": 10**8, "disk_docker": 10**8, "disk_root": 9}
+    # A check that only warns is left to `roost doctor`.
+    slow = (0, '{"ServerVersion":"20.10.24","Driver":"vfs","Runtimes":{"runc":{}}}')
     probe = probe_output(
+        docker=slow,
         **{
             name: (0, f"{head}/dev/x 99999999 1 {free} 1% {'/' if free == 9 else '/data'}")
             for name, free in disks.items()
-        }
+        },
     )
     found = findings(given(tmp_path), probe=probe)
     assert found["errors"] == ""
@@ -87,6 +90,13 @@ def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path
     )
     assert found["remarks"].startswith(disk)
     assert "\n  fix: docker system df" in found["remarks"]
+    assert "doctor" not in found["remarks"].removeprefix("doctor")
+    # What the preflight has said is not said again.
+    full = probe_output(disk_models=(0, f"{head}/dev/x 99999999 1 9 1% /data"))
+    hub = {"changed": True, "present": False, "bytes": 10**9}
+    found = findings(given(tmp_path), probe=full, snapshots=[hub, PRESENT])
+    assert "disk: saw" in found["errors"]
+    assert "doctor: disk" not in found["remarks"]
 
 
 def test_an_image_that_docker_cannot_be_asked_for_is_not_counted_again(tmp_path: Path) -> None:

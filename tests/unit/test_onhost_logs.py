@@ -34,6 +34,13 @@ def test_a_long_log_keeps_its_beginning_and_its_end_and_counts_the_rest() -> Non
     assert lines.index(left_out) == 10
 
 
+def test_a_last_line_that_is_longer_than_the_room_is_kept() -> None:
+    log = Log(head=1, tail=5)
+    log.add("first of the end")
+    log.add("x" * 100)
+    assert log.text().splitlines() == ["[roost: 1 lines left out]", "x" * 100]
+
+
 def test_each_line_is_looked_at_once() -> None:
     log = Log(head=5, tail=5)
     log.add("one")

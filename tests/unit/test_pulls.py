@@ -22,7 +22,7 @@ def test_what_is_no_registrys_fault_is_looked_up_in_the_catalogue() -> None:
     assert told.startswith(f"org/image could not be pulled: {said}\n  cause: Docker does not run")
     assert "fix: sudo systemctl start docker" in told
     # What a pull knows better than a log does stays its own.
-    assert "roost_registry_mirror" in pulls.failure("toomanyrequests: limit", "org/image", "")
+    assert "docker image prune" in pulls.failure("no space left on device", "org/image", "")
     assert "of no known kind" in pulls.failure("no idea", "org/image", "")
 
 

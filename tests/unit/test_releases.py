@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,36 @@ def test_status_says_how_the_engine_does(engine: dict[str, Any], says: str) -> N
     found = facts()
     found["engine"] |= engine
     assert releases.serving(found).startswith(says)
+
+
+def test_a_failure_comes_with_its_diagnosis_for_the_record(given: dict[str, Any]) -> None:
+    log = "vllm: error: unrecognized arguments: --x\n"
+    told = releases.outcome(
+        result("restored", kept="then", failure=failure(log=log)), "spark-01", given
+    )
+    record = json.loads(told["record"])
+    assert record["at"] == "then"
+    (found,) = record["findings"]
+    assert (found["id"], found["line"]) == ("unknown-flag", 1)
+    # The release's own version makes the answer.
+    assert f"(version {given['engine_version']})" in found["why"]
+    # Where the host could not record it, neither can the controller.
+    lost = releases.outcome(result("restored", failure=failure(log=log)), "spark-01", given)
+    assert lost["record"] is None
+    # What was recorded is what is told later, without the log.
+    kept = {"at": "then", "release": "x-1", "kind": "not kept", "diagnosis": record["findings"]}
+    (cause,) = releases.last_failure(facts(last_failed={**failure(), **kept}))
+    assert cause.id == "unknown-flag"
+
+
+def test_an_engine_that_may_be_loading_still_is_not_called_dead() -> None:
+    found = facts()
+    loading = failure("health", "INFO loading shard 3 of 12\n")
+    found["engine"] |= {"healthy": False, "failure": loading}
+    assert releases.status(found)[:1] == ["r-0123456789ab: runs, but is not healthy"]
+    assert releases.ailing(found) == []
+    found["engine"]["failure"] = failure("health", "OSError: [Errno 98] Address already in use\n")
+    assert releases.status(found)[1].startswith("  cause: ")
 
 
 def test_status_lists_what_could_serve_and_what_is_going_on() -> None:
