@@ -153,7 +153,7 @@ def engine(machine: Machine, deployment: dict[str, Any] | None) -> dict[str, Any
             state=None if running else container["State"],
             kernel=machine.kernel(container),
         )
-        redact = redactor_of(deployment) if deployment else Redactor()
+        redact = redactor_of(deployment) if deployment else Redactor([])
         found["failure"] = failure.as_dict(redact)
     return found
 

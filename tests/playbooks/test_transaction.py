@@ -345,7 +345,7 @@ def impatient(folder: Path) -> dict[str, Any]:
         "ansible_control_path_dir": str(folder),
         "ansible_ssh_args": "-o ControlMaster=auto -o ServerAliveInterval=1",
         "ansible_timeout": 2,
-        "llm_server_reconnect_timeout": 5,
+        "llm_server_reconnect_timeout": 1,
     }
 
 

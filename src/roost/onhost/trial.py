@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
-from .endpoint import Endpoint
+from .endpoint import endpoint_of as endpoint_of
+from .endpoint import keys_of
 from .gate import Gate, failed
 from .logs import packed
 from .machine import Follower, Machine
@@ -203,23 +203,13 @@ def gate_of(wanted: Wanted) -> Gate:
     return Gate(endpoint_of(deployment), deployment["gate"], wanted.answer_timeout)
 
 
-def endpoint_of(deployment: Mapping[str, Any]) -> Endpoint:
-    """Where it serves, with the API key that its container reads, if it asks for one."""
-    return Endpoint(deployment["base_url"], next(iter(_secrets(deployment)), None))
-
-
 def redactor_of(deployment: Mapping[str, Any]) -> Redactor:
     """Takes the deployment's secrets out of what is kept and told of it."""
     try:
-        return Redactor(_secrets(deployment))
+        return Redactor(keys_of(deployment))
     except OSError:
         # Then no engine can have read them either.
-        return Redactor()
-
-
-def _secrets(deployment: Mapping[str, Any]) -> list[str]:
-    sources = [secret["source"] for secret in deployment["spec"]["secrets"]]
-    return [Path(source).read_text(encoding="utf-8").strip() for source in sources]
+        return Redactor([])
 
 
 def _baseline(store: Store, wanted: Wanted) -> dict[str, Any] | None:
