@@ -531,7 +531,7 @@ def test_a_disk_that_fills_up_during_a_download(site: Site) -> None:
     try:
         with site.unchanged():
             run = site.begin(**wanted)
-            run.reaches("model_store : Fetch weights that are missing")
+            run.reaches("model_store : Begin to fetch weights that are missing")
             # As if something else had taken all the rest of it.
             site.sh(
                 f"used() {{ df -k --output=used {models} | tail -n 1; }}; "
@@ -540,8 +540,9 @@ def test_a_disk_that_fills_up_during_a_download(site: Site) -> None:
             )
             play = run.end()
         assert play.code != 0
-        assert f"the disk of {models}" in " ".join(play.output.split())
-        assert "free space and deploy again to go on from it" in " ".join(play.output.split())
+        message = play.refusal(site.host)
+        assert f"the disk of {models}" in message
+        assert "free space and deploy again to go on from it" in message
         site.sh(f"mount -o remount,size=4g {models}")
         again = site.deploy(**wanted)
         assert again.code == 0, again.output
