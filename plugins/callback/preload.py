@@ -12,6 +12,7 @@ from ansible.plugins.callback import CallbackBase
 
 with contextlib.suppress(ImportError):  # the filters say it
     import roost.deployment
+    import roost.doctor
     import roost.gateway
     import roost.hosts
     import roost.onhost.haproxy
