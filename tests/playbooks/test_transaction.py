@@ -230,6 +230,9 @@ def test_a_faulty_engine_is_replaced_by_the_one_before(
     message = play.refusal(site.host)
     assert [text for text in says if text not in message] == [], message
     assert f"serves now: {before} again (healthy, with right answers)" in message
+    # The host keeps what the controller made of it.
+    kept = json.loads(site.sh(f"cat {RELEASES}/last-failed/diagnosis.json"))
+    assert f"cause: {kept['findings'][0]['title']}" in message
 
 
 @pytest.mark.parametrize(
