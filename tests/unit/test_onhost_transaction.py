@@ -423,6 +423,20 @@ def test_a_release_before_whose_key_is_gone_is_started_unproved(site: Site, tmp_
     site.rests_with(good)
 
 
+def test_whoever_comes_back_ends_the_swap_of_another_too(site: Site) -> None:
+    good, lost, mine = (site.wanted(name) for name in "abc")
+    site.deploy(good)
+    # The run of `lost` was killed after that of `mine` had lost its connection.
+    site.made(lost)
+    swap = {"phase": "trial", "new": lost.id, "container": lost.name, "old": good.id}
+    site.store.begin({**swap, "served": True, "who": "somebody"})
+    site.machine.unit_stop(NAME)
+    site.machine.start(lost.name)
+    result = transaction.abandon(site.machine, site.store, mine, "the line was cut")
+    assert result["outcome"] == "restored"
+    site.rests_with(good)
+
+
 # What a release is compared with
 
 
