@@ -26,6 +26,10 @@ def check(name: str, observed: str, *, ok: bool = False, why: str = "") -> dict[
     return {"id": name, "ok": ok, "expected": "right", "observed": observed, "why": why}
 
 
+def wrong(name: str, observed: str) -> dict[str, Any]:
+    return check(name, observed, why="'What is 2+2?' was answered wrongly")
+
+
 @pytest.mark.parametrize(
     ("told", "cause"),
     [
@@ -61,12 +65,12 @@ def check(name: str, observed: str, *, ok: bool = False, why: str = "") -> dict[
         (failure("host", what="docker stop x: a timeout"), "unknown"),
         (failure(exit_code=1, said="KeyError: 'rope_typo'\n"), "unknown"),
         # What a healthy engine does wrong.
-        (failure("gate", checks=[check("answer_a", ""), check("answer_b", "''")]), "no-tokens"),
+        (failure("gate", checks=[wrong("answer_a", ""), wrong("answer_b", "")]), "no-tokens"),
         (failure("gate", checks=[check("answer_capital", "timed out")]), "no-tokens"),
-        (failure("gate", checks=[check("answer_capital", "Lyon")]), "wrong-answers"),
+        (failure("gate", checks=[wrong("answer_capital", "Lyon")]), "wrong-answers"),
         # One empty answer among others is no wedge.
         (
-            failure("gate", checks=[check("answer_capital", "Lyon"), check("answer_sum", "")]),
+            failure("gate", checks=[wrong("answer_capital", "Lyon"), wrong("answer_sum", "")]),
             "wrong-answers",
         ),
         (
@@ -117,6 +121,15 @@ def test_settings_of_what_ran_make_the_fix() -> None:
     ran = {"engine_version": "0.24.0", "asked": {"settings": settings}}
     assert "pinned by kv_cache_bytes" not in failures.explain(failure(said=said))[0].why
     assert "pinned by kv_cache_bytes" in failures.explain(failure(said=said), ran)[0].why
+
+
+def test_questions_that_nobody_could_ask_are_no_symptom() -> None:
+    unasked = [
+        check("answer_a", "", why="no connection"),
+        check("answer_b", "", why="no connection"),
+    ]
+    assert symptoms.of_checks(unasked) == []
+    assert failures.of_run(unasked, "", {"engine_version": "0.24", "asked": {"settings": {}}}) == []
 
 
 def test_several_symptoms_are_all_told_the_graver_first() -> None:

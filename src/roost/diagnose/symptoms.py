@@ -28,10 +28,17 @@ class _Symptom:
 
 
 def _says_nothing(checks: Sequence[Check]) -> bool:
-    # An empty answer, or none within the time: a reply that is no completion shows its text.
-    return bool(checks) and all(
-        not check["observed"].strip("'\" ") or "timed out" in check["observed"] for check in checks
+    # An empty answer that was judged, or none within the time. Where nobody could ask, nothing
+    # was observed either, and that says nothing of the engine.
+    return all(
+        ("answered wrongly" in check["why"] and not check["observed"].strip("'\" "))
+        or "timed out" in check["observed"]
+        for check in checks
     )
+
+
+def _answers(checks: Sequence[Check]) -> bool:
+    return any(check["observed"] for check in checks)
 
 
 def _never_accepted(checks: Sequence[Check]) -> bool:
@@ -77,6 +84,7 @@ _SYMPTOMS = (
         "{enforce_eager: true}, then roost_speculation: none, another attention_backend, another "
         "kv_cache_dtype; `roost plan` tells whether the checkpoint is whole",
         "vLLM 0.32.0, compiled, on a CPU; sglang#32279",
+        _answers,
     ),
     _Symptom(
         "answers-changed",
