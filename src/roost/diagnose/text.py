@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import accumulate, chain, islice
 from typing import IO, TypeAlias
 
+from roost.onhost.redaction import redact as redact  # re-exported: logs are redacted here too
+
 Source: TypeAlias = IO[bytes] | IO[str] | Iterable[bytes] | Iterable[str]
 
 #: Bytes read at a time.
@@ -191,24 +193,6 @@ class Passage:
         after = self.lines[index + 1]
         full = self.lines[index].width == max(line.width for line in self.lines)
         return full and not (after.process or after.stream or after.level)
-
-
-_KEY = r"[\w\-]{0,40}(?:api[_\-]?keys?|token|secret|password|passwd)"
-_SECRETS = [
-    (re.compile(r"\b(?:hf_|sk-|nvapi-|gh[pousr]_|glpat-)[A-Za-z0-9_\-]{6,}"), "<redacted>"),
-    (re.compile(r"(?i)\b(bearer)\s+(?=\S*\d|\S{20})[^\s'\",]{6,}"), r"\1 <redacted>"),
-    (re.compile(r"(://[^\s/:@]*:)[^\s/@]+@"), r"\1<redacted>@"),
-    # An assignment (shell, YAML, JSON, Python), then an option and its value.
-    (re.compile(rf"(?i)\b({_KEY}['\"]?\s*[=:]\s*[\['\"]*)[^\s'\",\]]{{6,}}"), r"\1<redacted>"),
-    (re.compile(rf"(?i)(--{_KEY}\s+['\"]?)[^\s'\"]+"), r"\1<redacted>"),
-]
-
-
-def redact(text: str) -> str:
-    """The text with keys, tokens and passwords taken out."""
-    for pattern, instead in _SECRETS:
-        text = pattern.sub(instead, text)
-    return text
 
 
 def blocks(source: Source | str | bytes) -> Iterator[tuple[list[bytes], list[int]]]:
