@@ -117,6 +117,11 @@ class HostVars(Strict):
     ready_timeout: Annotated[int, Field(ge=10)] = Field(
         1800, description="seconds an engine may take until it is healthy"
     )
+    memory_floor_mib: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="MemAvailable below which the engine is stopped, in MiB; none: the hardware's "
+        "figure, 0: never",
+    )
     same_answers: bool = Field(
         True,
         description="the same model and settings must answer a deploy's questions as they did "
