@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,11 +19,13 @@ from typing import Any
 import roost
 from roost import asking, doctor, hosts, ssh
 from roost.deployment import Deployment
-from roost.diagnose import Diagnosis, diagnose, text
+from roost.diagnose import Diagnosis, diagnose
 from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host
 from roost.launch import CONTAINER
+from roost.onhost.evidence import KERNEL
+from roost.onhost.redaction import Redactor
 from roost.plan import gate
 from roost.ssh import Remote
 
@@ -33,14 +34,7 @@ from roost.ssh import Remote
 HEAD_BYTES, TAIL_BYTES = 2 << 20, 8 << 20
 #: Seconds for one thing; a container's log is read from a disk at the worst.
 _TIMEOUT_S = 300.0
-_RELEASES = "/var/lib/roost/releases"
-
-#: What of the kernel's log is worth sending.
-_KERNEL = re.compile(
-    r"NVRM|Xid|NV_ERR|nvidia|oom|out of memory|killed process|I/O error|nvme|EXT4-fs error|"
-    r"hung task|soft lockup|thermal|machine check",
-    re.IGNORECASE,
-)
+_RELEASES, _WATCHDOG = "/var/lib/roost/releases", "/var/lib/roost/watchdog"
 
 # dd, because head would swallow more of the pipe than it prints.
 _LOG = (
@@ -71,20 +65,6 @@ class Collected:
     diagnosis: list[Diagnosis] = field(default_factory=list)
 
 
-class _Redactor:
-    """Takes out what looks like a secret, and the secrets that are known."""
-
-    def __init__(self, secrets: Sequence[str]) -> None:
-        # The longest first: one may be the beginning of another.
-        self._known = sorted({item for item in secrets if item}, key=len, reverse=True)
-
-    def __call__(self, said: str) -> str:
-        for secret in self._known:
-            for spelled in {secret, json.dumps(secret)[1:-1]}:
-                said = said.replace(spelled, "<redacted>")
-        return text.redact(said)
-
-
 def collect(
     host: Host,
     remote: Remote,
@@ -103,7 +83,7 @@ def collect(
     Raises:
         SshError: The connection broke.
     """
-    found, redact = Collected(host.name), _Redactor(secrets)
+    found, redact = Collected(host.name), Redactor(secrets)
 
     def keep(name: str, what: str, ask: Callable[[], str]) -> str:
         try:
@@ -138,6 +118,11 @@ def collect(
         "releases.txt",
         "records of releases",
         lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _RELEASES]),
+    )
+    keep(
+        "watchdog.txt",
+        "what the watchdog kept",
+        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _WATCHDOG]),
     )
     _planned(deployment, facts, keep, found)
     if facts is not None:
@@ -268,7 +253,7 @@ def _kernel(remote: Remote) -> str:
     ):
         done = remote.run(argv, timeout=_TIMEOUT_S)
         if done.rc == 0 and done.out.strip():
-            return "\n".join(line for line in done.out.splitlines() if _KERNEL.search(line)) + "\n"
+            return "\n".join(line for line in done.out.splitlines() if KERNEL.search(line)) + "\n"
         reasons.append((done.err.strip() or f"{argv[0]}: nothing").splitlines()[-1])
     raise RoostError("; ".join(dict.fromkeys(reasons)))
 

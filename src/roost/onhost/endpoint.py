@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import time
+from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 from urllib.parse import urlsplit
 
@@ -66,3 +67,15 @@ class Endpoint:
             return Reply(status, json.loads(text), seconds)
         except ValueError:
             return Reply(status, text, seconds)
+
+
+def keys_of(deployment: Mapping[str, Any]) -> list[str]:
+    """The API keys that its container reads."""
+    sources = [Path(secret["source"]) for secret in deployment["spec"]["secrets"]]
+    return [source.read_text(encoding="utf-8").strip() for source in sources]
+
+
+def endpoint_of(deployment: Mapping[str, Any]) -> Endpoint:
+    """Where it serves, with the API key that its container reads, if it asks for one."""
+    keys = keys_of(deployment)
+    return Endpoint(deployment["base_url"], keys[-1] if keys else None)

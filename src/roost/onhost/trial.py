@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
-from .endpoint import Endpoint
+from .endpoint import endpoint_of as endpoint_of
 from .gate import Gate, failed
 from .machine import Follower, Machine
 from .store import Store
@@ -173,6 +172,8 @@ def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
     if found is None:
         raise TrialError("engine", f"the container is gone, {when}", list(log.lines))
     killed = " (the kernel killed it for memory)" if found["State"].get("OOMKilled") else ""
+    if relieved := machine.relieved(found):
+        killed = f" (the watchdog stopped it: {relieved})"
     code = found["State"]["ExitCode"]
     what = f"the engine ended with exit code {code}{killed} {when}"
     raise TrialError("engine", what, list(log.lines))
@@ -182,14 +183,6 @@ def gate_of(wanted: Wanted) -> Gate:
     """Its gate."""
     deployment = wanted.deployment
     return Gate(endpoint_of(deployment), deployment["gate"], wanted.answer_timeout)
-
-
-def endpoint_of(deployment: Mapping[str, Any]) -> Endpoint:
-    """Where it serves, with the API key that its container reads, if it asks for one."""
-    key = None
-    for secret in deployment["spec"]["secrets"]:
-        key = Path(secret["source"]).read_text(encoding="utf-8").strip()
-    return Endpoint(deployment["base_url"], key)
 
 
 def _baseline(store: Store, wanted: Wanted) -> dict[str, Any] | None:
