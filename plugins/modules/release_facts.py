@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import NAME
+from ansible.module_utils.roost.onhost import NAME, WATCHDOG
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.store import Store
 from ansible.module_utils.roost.onhost.trial import endpoint_of
@@ -27,6 +27,10 @@ options:
   release:
     description: Id of a release of which everything that was recorded is wanted, or V(previous).
     type: str
+  watchdog:
+    description: Directory of the watchdog's state; it need not exist.
+    type: path
+    default: /var/lib/roost/watchdog
   log_lines:
     description: Lines of the log of an engine that does not run.
     type: int
@@ -76,6 +80,12 @@ busy:
   type: str
 last_failed:
   description: Why the last release that was not kept was not.
+  returned: always
+  type: dict
+watchdog:
+  description: >-
+    C(unit) as systemd calls the state of the watchdog's, and its C(state), none before there is
+    one, with the C(events) and what C(held) stopped.
   returned: always
   type: dict
 engine:
@@ -140,6 +150,7 @@ def main() -> None:
         argument_spec={
             "directory": {"type": "path", "required": True},
             "release": {"type": "str"},
+            "watchdog": {"type": "path", "default": "/var/lib/roost/watchdog"},
             "log_lines": {"type": "int", "default": 400},
         },
         supports_check_mode=True,
@@ -168,6 +179,10 @@ def main() -> None:
             transaction=store.begun(),
             busy=store.holder(),
             last_failed=store.read("last-failed", "why.json"),
+            watchdog={
+                "unit": machine.unit(WATCHDOG)["ActiveState"],
+                "state": Store(module.params["watchdog"]).read("state.json"),
+            },
             engine=engine(machine, store, module.params["log_lines"]),
         )
     except MachineError as error:

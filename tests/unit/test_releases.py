@@ -172,6 +172,7 @@ def facts(**found: Any) -> dict[str, Any]:
         "transaction": None,
         "busy": None,
         "last_failed": None,
+        "watchdog": {"unit": "active", "state": None},
         "engine": {
             "exists": True,
             "running": True,
