@@ -18,7 +18,16 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, gateway, hosts, preflight, pulls, references, releases
+    from roost import (
+        cuda_context,
+        deployment,
+        gateway,
+        hosts,
+        preflight,
+        pulls,
+        references,
+        releases,
+    )
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -53,6 +62,28 @@ def roost_resolve(variables: Mapping[str, Any], host: str, root: str) -> dict[st
 def roost_probe(_: object) -> str:
     """The host probe, shell text for the standard input of ``sh -s``."""
     return hosts.probe_script()
+
+
+def roost_cuda(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The command that tries CUDA in a deployment's image, as ``{argv, stdin}``."""
+    resolved = Deployment.model_validate(given)
+    return {"argv": cuda_context.argv(resolved), "stdin": cuda_context.program()}
+
+
+def roost_cuda_verdict(
+    given: Mapping[str, Any], result: Mapping[str, Any], serving: bool
+) -> dict[str, Any]:
+    """What came of it, as ``{line, failure}``.
+
+    Args:
+        given: The deployment.
+        result: Of the task that ran the command.
+        serving: Whether an engine ran meanwhile.
+    """
+    said = (str(result.get(stream) or "") for stream in ("stdout", "stderr"))
+    resolved = Deployment.model_validate(given)
+    line, failure = cuda_context.verdict(resolved, result.get("rc", 1), *said, serving=serving)
+    return {"line": line, "failure": str(failure) if failure else None}
 
 
 def roost_preflight(
@@ -281,6 +312,8 @@ class FilterModule:
         filters: dict[str, Callable[..., Any]] = {
             "roost_resolve": roost_resolve,
             "roost_probe": roost_probe,
+            "roost_cuda": roost_cuda,
+            "roost_cuda_verdict": roost_cuda_verdict,
             "roost_preflight": roost_preflight,
             "roost_registry_auth": roost_registry_auth,
             "roost_downloads": roost_downloads,
