@@ -435,8 +435,11 @@ def test_a_release_on_trial_fails_and_says_why(memory: Memory, host: Host, store
     # What to do about it is the deploy's.
     assert host.stopped == ["killed roost-llm-0a1b"]
     assert state(host)["held"] is None
-    note = json.loads((store.runtime / "relieved.json").read_text())
-    assert note["containers"] == ["c" * 64]
+    runtime = str(store.runtime)
+    said = "3000 MiB of memory were available, the floor is 4096 MiB"
+    assert host.relieved({"Id": "c" * 64}, runtime) == said
+    assert host.relieved({"Id": "d" * 64}, runtime) == ""
+    assert host.relieved({"Id": "c" * 64}, "/nowhere") == ""
     deploying.end_turn()
 
 

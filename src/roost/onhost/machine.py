@@ -92,10 +92,10 @@ class Machine:
         started = int(fields[1].split()[19]) / os.sysconf("SC_CLK_TCK")
         return float(Path("/proc/uptime").read_text().split()[0]) - started
 
-    def relieved(self, inspected: dict[str, Any]) -> str:
+    def relieved(self, inspected: dict[str, Any], runtime: str = "/run/roost") -> str:
         """Why the watchdog has stopped a container for want of memory; empty if it has not."""
         try:
-            note = json.loads(Path("/run/roost", RELIEVED).read_text(encoding="utf-8"))
+            note = json.loads(Path(runtime, RELIEVED).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return ""
         return str(note["said"]) if inspected["Id"] in note["containers"] else ""
