@@ -131,6 +131,26 @@ def test_signs_of_work_make_it_three_times_as_long(
     assert sign in last.said
 
 
+def test_time_without_requests_does_not_count() -> None:
+    engine = Engine()
+    list(engine.looks(3600, series("vllm", 0, 500)))
+    assert not any(map(certain, engine.looks(285, series("vllm", 1, 500))))
+
+
+def test_a_look_that_got_no_answer_is_no_progress() -> None:
+    engine = Engine()
+    engine.look(series("vllm", 1, 500))
+    list(engine.looks(285, series("vllm", 1, 500)))
+    assert not certain(engine.look(None))
+    assert certain(engine.look(series("vllm", 1, 500)))
+
+
+def test_health_that_was_good_stays_good_until_it_is_asked_again() -> None:
+    engine = Engine()
+    engine.look(series("vllm", 0, 500))
+    assert not any(engine.looks(600, series("vllm", 0, 500), None))
+
+
 def test_power_of_unknown_meaning_is_no_sign() -> None:
     engine = Engine(working_watts=None)
     engine.look(series("vllm", 1, 500))

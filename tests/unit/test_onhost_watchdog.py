@@ -315,6 +315,12 @@ def test_an_engine_that_ends_too_often_is_called_restless_once(
     assert state(host)["events"][5]["said"] == "it has ended 5 times in 24 hours"
 
 
+def test_the_last_events_are_remembered(host: Host, chronicle: Chronicle) -> None:
+    for life in range(25):
+        chronicle.tell("left", "frozen", "said", life=str(life))
+    assert [one["life"] for one in state(host)["events"]] == [str(life) for life in range(5, 25)]
+
+
 def test_a_daemon_that_is_away_is_waited_for(host: Host, watch: Callable[[float], None]) -> None:
     host.metrics = series("vllm", 2, 500)
     watch(300)
