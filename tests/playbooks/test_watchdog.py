@@ -19,7 +19,7 @@ from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(3000)]
 
 STATE = "/var/lib/roost/watchdog/state.json"
 FLOOR_MIB = 1000
