@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,9 @@ class Host(Machine, DockerApi):
     stopped: list[str] = field(default_factory=list)
     trouble: str = ""
     at: float = 0.0
+    #: Status of an answer, and how often one was asked for.
+    answers: int = 0
+    asked: int = 0
 
     def inspect(self, container: str) -> dict[str, Any] | None:
         assert container == NAME
@@ -92,6 +95,12 @@ class Host(Machine, DockerApi):
         if path == "/health":
             return Reply(self.health, "", 0.0)
         return Reply(200 if self.metrics else 0, self.metrics or "refused", 0.0)
+
+    def chat(self, body: Mapping[str, Any], timeout: float) -> Reply:
+        assert body["max_tokens"] == 1
+        assert timeout == 60
+        self.asked += 1
+        return Reply(self.answers, {}, 0.0)
 
 
 class Docker:
@@ -174,6 +183,7 @@ def test_a_wedged_engine_is_ended_with_its_evidence_kept_first(
     assert host.stopped == [NAME]
     (event,) = state(host)["events"]
     assert told(host) == ["restarted frozen"]
+    assert host.asked == 1
     assert event["said"].startswith("2 requests are held, and no token or block moved for 300 s")
     assert event["release"] == "r-1"
     line = capsys.readouterr().out
@@ -188,6 +198,20 @@ def test_a_wedged_engine_is_ended_with_its_evidence_kept_first(
     assert "MemTotal" in (case / "meminfo.txt").read_text()
     assert case.stat().st_mode & 0o777 == 0o700
     assert (host.folder / "state.json").stat().st_mode & 0o777 == 0o644
+
+
+def test_an_engine_that_answers_is_not_ended_for_its_counters(
+    host: Host, watch: Callable[[float], None]
+) -> None:
+    host.metrics, host.answers = series("vllm", 2, 500), 200
+    watch(915)
+    assert host.stopped == []
+    assert told(host) == []
+    # Once, each time that the limit is reached.
+    assert host.asked == 3
+    host.answers = 500
+    watch(300)
+    assert host.stopped == [NAME]
 
 
 def test_an_engine_that_it_ended_and_that_starts_again_has_not_crashed(

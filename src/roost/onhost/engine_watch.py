@@ -12,7 +12,7 @@ from typing import Any, Mapping
 from . import NAME, evidence
 from .chronicle import Chronicle
 from .docker_api import DockerApi
-from .endpoint import endpoint_of, keys_of
+from .endpoint import Endpoint, endpoint_of, keys_of
 from .machine import Machine, MachineError
 from .store import BusyError, Store
 from .vigil import Limits, Look, Suspicion, Vigil
@@ -21,6 +21,9 @@ from .vigil import Limits, Look, Suspicion, Vigil
 HEALTH_INTERVAL = 60.0
 #: Seconds that an answer may take; some engines generate a token for their health.
 ANSWER = 25.0
+#: Seconds for the one token that is asked for before an engine is ended for having none; a limit that
+#: is shorter itself counts.
+LAST_QUESTION = 60.0
 #: Processes that compile for an engine.
 COMPILERS = {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "ninja", "cc1", "cc1plus"}
 
@@ -108,8 +111,17 @@ class EngineWatch:
         )
         self._suspicion = self._vigil.see(look)
         self._metrics = metrics or self._metrics
-        if self._suspicion is not None and self._suspicion.certain:
-            self._end(inspected, self._suspicion)
+        if self._suspicion is None or not self._suspicion.certain:
+            return
+        if self._suspicion.kind == "frozen" and self._answers(endpoint):
+            self._vigil.answered(at)
+            return
+        self._end(inspected, self._suspicion)
+
+    def _answers(self, endpoint: Endpoint) -> bool:
+        """Whether it gives a token, in spite of counters that may be stale or have other names."""
+        question = {**self._deployment["gate"]["requests"][0], "max_tokens": 1}
+        return endpoint.chat(question, min(LAST_QUESTION, self._limits.frozen)).status == 200
 
     @property
     def _watched(self) -> Mapping[str, Any]:

@@ -127,6 +127,10 @@ class Vigil:
             self._answered = look.at
         return self._suspects(look, held or 0.0)
 
+    def answered(self, at: float) -> None:
+        """A question was answered after all: whatever its counters say, it works."""
+        self._moved = at
+
     def _suspects(self, look: Look, held: float) -> Suspicion | None:
         silent, still = look.at - self._answered, look.at - self._moved
         if not self._ready:
