@@ -21,8 +21,8 @@ from .vigil import Limits, Look, Suspicion, Vigil
 HEALTH_INTERVAL = 60.0
 #: Seconds that an answer may take; some engines generate a token for their health.
 ANSWER = 25.0
-#: Seconds for the one token that is asked for before an engine is ended for having none; a limit that
-#: is shorter itself counts.
+#: Seconds for the one token that is asked for before an engine is ended for having none; or the
+#: limit itself, where that is shorter.
 LAST_QUESTION = 60.0
 #: Processes that compile for an engine.
 COMPILERS = {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "ninja", "cc1", "cc1plus"}
