@@ -66,7 +66,7 @@ def roost_probe(_: object) -> str:
 
 def roost_cuda(given: Mapping[str, Any]) -> dict[str, Any]:
     """The command that tries CUDA in a deployment's image, as ``{argv, stdin}``."""
-    resolved = Deployment.model_validate(given)
+    resolved = _deployment(given)
     return {"argv": cuda_context.argv(resolved), "stdin": cuda_context.program()}
 
 
@@ -81,9 +81,9 @@ def roost_cuda_verdict(
         serving: Whether an engine ran meanwhile.
     """
     said = (str(result.get(stream) or "") for stream in ("stdout", "stderr"))
-    resolved = Deployment.model_validate(given)
-    line, failure = cuda_context.verdict(resolved, result.get("rc", 1), *said, serving=serving)
-    return {"line": line, "failure": str(failure) if failure else None}
+    rc = int(result.get("rc", 1))
+    line, failure = cuda_context.verdict(_deployment(given), rc, *said, serving=serving)
+    return {"line": line, "failure": str(failure or "")}
 
 
 def roost_preflight(
