@@ -7,6 +7,7 @@ command, and the host's /proc/meminfo is a file that the test writes.
 from __future__ import annotations
 
 import json
+import os
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 STATE = "/var/lib/roost/watchdog/state.json"
 FLOOR_MIB = 1000
@@ -90,11 +91,24 @@ def started(site: Site) -> str:
     return site.sh(f"docker inspect --format '{{{{.State.StartedAt}}}}' {CONTAINER}").strip()
 
 
+def used(site: Site) -> tuple[float, int]:
+    """What the watchdog has taken: seconds of CPU, and kB of memory."""
+    pid = site.sh("systemctl show --value --property=MainPID roost-watchdog").strip()
+    ticks = site.sh(f"cut -d' ' -f14,15 /proc/{pid}/stat").split()
+    resident = site.sh(f"grep VmRSS /proc/{pid}/status").split()[1]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK"), int(resident)
+
+
 def test_a_slow_engine_is_left_alone_and_a_wedged_one_comes_back(site: Site) -> None:
     before = started(site)
-    # A long prompt: no token for three times as long as a wedge may last.
-    assert request(site, "stand-in: prefill 15", 30) == 0
+    seconds, _ = used(site)
+    # A long prompt: no token for twice as long as a wedge may last.
+    assert request(site, "stand-in: prefill 10", 30) == 0
     assert (started(site), events(site)) == (before, [])
+    # Here it looks at the engine every second, by default every fifteenth.
+    after, resident = used(site)
+    assert after - seconds < 0.5
+    assert resident < 40_000
 
     assert request(site, "stand-in: wedge", 1) != 0
     health = "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=5)"
@@ -108,22 +122,14 @@ def test_a_slow_engine_is_left_alone_and_a_wedged_one_comes_back(site: Site) -> 
     kept = site.sh(f"cd {event['evidence']} && ls && cat roost-llm.log metrics.txt")
     assert "This is a stand-in" in kept
     assert "vllm:num_requests_running" in kept
-    assert "the watchdog ended the engine, which then started again" in status(site)
     journal = site.sh("journalctl --unit roost-watchdog --output cat --no-pager")
     (line,) = [line for line in journal.splitlines() if line.startswith("{")]
     assert json.loads(line)["why"] == "frozen"
 
 
-def test_a_crash_is_remembered(site: Site) -> None:
-    site.sh(f"docker kill {CONTAINER}")
-    until(lambda: "ended dead" in events(site))
-    until(lambda: "Paris" in ask(site.host))
-    assert state(site)["events"][-1]["said"].startswith("it has ended")
-
-
 def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site) -> None:
     available(site, FLOOR_MIB - 100)
-    until(lambda: state(site)["held"] is not None)
+    until(lambda: state(site)["held"] is not None, 60)
     time.sleep(7)  # after 5 s the unit would have started it again
     assert site.sh(f"docker inspect --format '{{{{.State.Running}}}}' {CONTAINER}") == "false\n"
     says = f"900 MiB of memory were available, the floor is {FLOOR_MIB} MiB"
@@ -139,22 +145,6 @@ def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site)
     assert play.code == 0, play.output
     assert "Paris" in ask(site.host)
     until(lambda: state(site)["held"] is None)
-
-
-def test_it_takes_next_to_nothing(site: Site) -> None:
-    def used() -> dict[str, str]:
-        shown = site.sh("systemctl show -p CPUUsageNSec -p MemoryCurrent -p MainPID roost-watchdog")
-        return dict(line.split("=", 1) for line in shown.splitlines())
-
-    before = used()
-    time.sleep(10)
-    after = used()
-    seconds = (int(after["CPUUsageNSec"]) - int(before["CPUUsageNSec"])) / 1e9
-    rss = site.sh(f"grep VmRSS /proc/{after['MainPID']}/status")
-    print(f"{seconds} s of CPU in 10 s, looking every second; {rss.strip()}")
-    # Every 15 s, as by default, it is a fraction of that.
-    assert seconds < 0.5
-    assert int(rss.split()[1]) < 40_000
 
 
 def test_a_second_deploy_changes_nothing(site: Site) -> None:
