@@ -214,7 +214,6 @@ class Watch(Strict):
     """Names of an engine's series that tell whether it works, as /metrics spells them."""
 
     generated: str = Field(description="counter of tokens; zero until the first one")
-    requests: list[str] = Field(description="gauges that add up to the requests it holds")
     progress: list[str] = Field(description="one of them changes with every step it takes")
     source: str
 

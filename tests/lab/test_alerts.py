@@ -48,11 +48,11 @@ def test_prometheus_takes_them_and_they_fire_when_they_should(
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_a_frozen_engine_is_told_by_the_series_that_the_watchdog_reads(engine: str) -> None:
-    watch = catalog.builtin().engines[engine].watch
-    assert watch is not None
+    known = catalog.builtin().engines[engine]
+    assert known.watch is not None
     rules = RULES.read_text(encoding="utf-8")
-    assert [name for name in watch.progress if name not in rules] == []
-    for name in watch.requests:
+    assert [name for name in known.watch.progress if name not in rules] == []
+    for name in known.busy_gauges:
         _, _, ending = name.partition(":num_")
         assert all(word in rules for word in ending.split("_")), name
 

@@ -53,9 +53,10 @@ class Engine:
     vigil: Vigil = field(init=False)
 
     def __post_init__(self) -> None:
-        watch = catalog.builtin().engines[self.name].watch
-        assert watch is not None
-        self.vigil = Vigil(watch.model_dump(), LIMITS, self.working_watts)
+        engine = catalog.builtin().engines[self.name]
+        assert engine.watch is not None
+        watch, gauges = engine.watch.model_dump(), engine.busy_gauges
+        self.vigil = Vigil(watch, gauges, LIMITS, self.working_watts)
 
     def look(self, metrics: str | None, healthy: bool | None = True, **more: Any) -> Any:
         self.at += 15
@@ -229,7 +230,7 @@ def test_another_start_is_another_life() -> None:
 
 
 def test_an_engine_of_unknown_series_is_judged_by_its_answers() -> None:
-    vigil = Vigil(None, LIMITS, None)
+    vigil = Vigil(None, [], LIMITS, None)
     for at in range(0, 3600, 15):
         assert vigil.see(Look(at, "first", at, "some text", True)) is None
     found = [vigil.see(Look(3600 + at, "first", 1e4, None, None)) for at in range(0, 200, 15)]

@@ -143,7 +143,9 @@ class EngineWatch:
             return None
         self._life, self._deployment = life, deployment
         limits = self._limits._replace(ready=deployment["ready_timeout"])
-        return Vigil(self._watched.get("series"), limits, self._watched.get("working_watts"))
+        watched = self._watched
+        gauges = deployment.get("busy_gauges", [])
+        return Vigil(watched.get("series"), gauges, limits, watched.get("working_watts"))
 
     def _down(self, inspected: dict[str, Any]) -> None:
         """It does not run: crashed, given up, or stopped by somebody who wanted it so."""

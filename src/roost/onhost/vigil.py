@@ -6,7 +6,7 @@ nothing of the engine moves. Nothing here touches a host: a look goes in, a susp
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
 
 from . import counters
 
@@ -77,16 +77,22 @@ class Vigil:
     """One engine, watched.
 
     Args:
-        names: ``generated``, ``requests`` and ``progress``: the names of its series, from the
-            catalogue; none: it is not known what they are, and only its answers count.
+        names: ``generated`` and ``progress``: the names of its series, from the catalogue; none:
+            it is not known what they are, and only its answers count.
+        held: Gauges that add up to the requests it holds.
         limits: How long is too long.
         working_watts: Power that a GPU at work does not fall below; none: not known of it.
     """
 
     def __init__(
-        self, names: Mapping[str, Any] | None, limits: Limits, working_watts: float | None
+        self,
+        names: Mapping[str, Any] | None,
+        held: Sequence[str],
+        limits: Limits,
+        working_watts: float | None,
     ) -> None:
         self._names = names
+        self._gauges = held
         self._limits = limits
         self._working_watts = working_watts
         self._started = ""
@@ -168,8 +174,9 @@ class Vigil:
         """Requests that run or wait; none where nobody says."""
         if look.metrics is None:
             return None
-        names = self._names["requests"] if self._names else []
-        return sum(counters.total(look.metrics, name) or 0.0 for name in names)
+        # Without series that tell of progress, requests that are held prove nothing.
+        gauges = self._gauges if self._names else []
+        return sum(counters.total(look.metrics, name) or 0.0 for name in gauges)
 
     def _read(self, look: Look) -> dict[str, float | None]:
         if look.metrics is None or not self._names:
