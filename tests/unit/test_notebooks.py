@@ -63,6 +63,7 @@ def test_a_run_leaves_result_report_and_evidence(tmp_path: Path) -> None:
         "report.html",
         "engine.log",
         "engine-start.log",
+        "host.json",
         "metrics_before.txt",
         "metrics_after.txt",
     }
