@@ -20,7 +20,7 @@ from roost.parquet import Table
 
 #: What was sampled, in a run's folder: one row a GPU and moment.
 FILE = "gpu.parquet"
-_COLUMNS: dict[str, type] = {
+COLUMNS: dict[str, type] = {
     "point": str,
     "repetition": int,
     "at": float,
@@ -136,7 +136,7 @@ def parse(text: str) -> list[Sample]:
 
 def table(watches: Mapping[tuple[str, int], Watch]) -> Table:
     """Every sample of a benchmark, by point and repetition."""
-    found = Table(_COLUMNS)
+    found = Table(COLUMNS)
     for (point, number), watch in watches.items():
         found.rows += [
             {
