@@ -32,6 +32,7 @@ class _Group(click.Group):
         "logs": ("roost.logs_cli", "logs"),
         "plan": ("roost.plan_cli", "plan"),
         "probe": ("roost.probe_cli", "probe"),
+        "report": ("roost.report_cli", "report"),
         "rollback": ("roost.releases_cli", "rollback"),
         "status": ("roost.releases_cli", "status"),
         "verify": ("roost.notebooks_cli", "verify"),
