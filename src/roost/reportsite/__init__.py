@@ -6,6 +6,6 @@ Text is escaped, a notebook's HTML is cleaned (:mod:`roost.reportsite.notebook`)
 each page lets nothing run but the site's own scripts.
 """
 
-from roost.reportsite.build import Built, build
+from roost.reportsite.publish import Built, build
 
 __all__ = ["Built", "build"]

@@ -5,6 +5,7 @@ Colours and type are the page's own and are put in by its script, which knows li
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,8 @@ def over_time(kept: Sequence[Kept]) -> Chart | None:
     if not series:
         return None
     options = {}
-    for name, hosts in sorted(series.items()):
+    for name in sorted(series, key=lambda name: name.partition(":")[0]):
+        hosts = series[name]
         traces = []
         for host, rows in sorted(hosts.items()):
             values = [row for _, row in rows]
@@ -78,10 +80,10 @@ def over_time(kept: Sequence[Kept]) -> Chart | None:
                     **_errors("y", values),
                     "type": "scatter",
                     "mode": "lines+markers",
-                    "name": host,
+                    "name": _plain(host),
                     "x": [row["started"] for row in values],
                     "y": [row["value"] for row in values],
-                    "text": [run for run, _ in rows],
+                    "text": [_plain(run) for run, _ in rows],
                     "hovertemplate": "%{y:.4g}<br>%{text}<extra>%{fullData.name}</extra>",
                 }
             )
@@ -107,7 +109,7 @@ def _of_benchmark(benchmark: Benchmark) -> list[Chart]:
     if positions:
         charts.append(_acceptance(positions))
     lengths = [_lengths(cell) for cell in cells]
-    if any(len(set(trace["x"])) > 1 for trace in lengths) or len(lengths) > 1:
+    if len({length for trace in lengths for length in trace["x"]}) > 1:
         charts.append(
             Chart(
                 "Every request that counts.",
@@ -144,7 +146,7 @@ def _by_point(cells: Sequence[CellPoints], shown: Metric) -> Chart | None:
         "mode": "markers",
         "name": "this run",
         "x": [row["value"] for row in rows],
-        "y": [cell.id for cell, _ in found],
+        "y": [_plain(cell.id) for cell, _ in found],
         "hovertemplate": "%{y}: %{x:.4g} " + shown.unit + "<extra></extra>",
     }
     theirs = [
@@ -156,8 +158,8 @@ def _by_point(cells: Sequence[CellPoints], shown: Metric) -> Chart | None:
         "name": "published",
         "marker": {"symbol": "diamond-open", "size": 10},
         "x": [one.value for _, one in theirs],
-        "y": [at for at, _ in theirs],
-        "text": [f"{one.source}, {one.table}" for _, one in theirs],
+        "y": [_plain(at) for at, _ in theirs],
+        "text": [_plain(f"{one.source}, {one.table}") for _, one in theirs],
         "hovertemplate": "%{y}: %{x:.4g}<br>%{text}<extra>published</extra>",
     }
     words = [
@@ -191,7 +193,7 @@ def _acceptance(positions: Sequence[tuple[str, Sequence[float]]]) -> Chart:
         {
             "type": "scatter",
             "mode": "lines+markers",
-            "name": name,
+            "name": _plain(name),
             "x": list(range(1, len(rates) + 1)),
             "y": [rate * 100 for rate in rates],
             "hovertemplate": "position %{x}: %{y:.1f} %<extra>%{fullData.name}</extra>",
@@ -215,10 +217,10 @@ def _lengths(cell: CellPoints) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": cell.id,
+        "name": _plain(cell.id),
         "x": [request.prompt_tokens for request in requests],
         "y": [request.ttft * 1000 for request in requests],
-        "text": [request.prompt for request in requests],
+        "text": [_plain(request.prompt) for request in requests],
         "hovertemplate": "%{text}: %{y:.4g} ms, %{x} tokens<extra>%{fullData.name}</extra>",
     }
 
@@ -251,10 +253,13 @@ def _gpu(samples: Sequence[dict[str, Any]]) -> list[Chart]:
                 {
                     "type": "scatter",
                     "mode": "lines",
-                    "name": f"GPU {gpu}",
+                    "name": _plain(f"GPU {gpu}"),
                     "x": [when for when, _ in mine],
                     "y": values,
-                    "text": [f"{row['point']}, {row['slowed'] or 'not slowed'}" for _, row in mine],
+                    "text": [
+                        _plain(f"{row['point']}, {row['slowed'] or 'not slowed'}")
+                        for _, row in mine
+                    ],
                     "hovertemplate": "%{y:.0f}, %{text}<extra>%{fullData.name}</extra>",
                 }
             )
@@ -293,8 +298,8 @@ def _ratios(figures: dict[str, Figure]) -> list[Chart]:
         "mode": "markers",
         "name": "ratio",
         "x": [row["value"] for row in rows],
-        "y": [figure.title for figure in found],
-        "text": [figure.source for figure in found],
+        "y": [_plain(figure.title) for figure in found],
+        "text": [_plain(figure.source) for figure in found],
         "hovertemplate": "%{x:.3f}<br>%{text}<extra></extra>",
     }
     line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
@@ -313,6 +318,11 @@ def _ratios(figures: dict[str, Figure]) -> list[Chart]:
             height=_AROUND + _ROW * len(found),
         )
     ]
+
+
+def _plain(text: str) -> str:
+    """Text for Plotly, which takes some of HTML's tags for its own."""
+    return html.escape(text, quote=False)
 
 
 def _errors(axis: str, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:

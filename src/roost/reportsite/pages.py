@@ -100,14 +100,14 @@ def run(kept: Kept, files: Mapping[str, str]) -> str:
         drawn = charts.of_run(kept)
     except RoostError as error:
         drawn = []
-        problems.append(str(error))
+        problems.append(_said(error, kept))
     shown = []
     for name in sorted(files, key=lambda name: (name != runs.EXECUTED, name)):
         if name.endswith(".ipynb"):
             try:
                 shown.append((name, Markup(notebook.render(kept.folder / name))))  # noqa: S704 - cleaned there
             except RoostError as error:
-                problems.append(str(error))
+                problems.append(_said(error, kept))
     facts = kept.machine.facts if kept.machine else None
     row = _row(kept, problem="; ".join(problems))
     return _render(
@@ -213,6 +213,10 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         rows.append(("Machine", f"not recorded{f': {why}' if why else ''}"))
     rows.append(("Folder", kept.name))
     return list(dict.fromkeys((name, text) for name, text in rows if text))
+
+
+def _said(error: RoostError, kept: Kept) -> str:
+    return f"{error.what} ({error.why})".replace(f"{kept.folder}/", "")
 
 
 def _rest(kept: Kept) -> str:

@@ -67,7 +67,8 @@
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
   function layout(given) {
-    const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true };
+    const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), automargin: true,
+      ticks: "outside", tickcolor: "rgba(0,0,0,0)" };
     const ink = css("--ink");
     return {
       ...given,

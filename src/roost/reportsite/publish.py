@@ -8,7 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -67,6 +67,8 @@ def build(
     for run in kept:
         if run.problem:
             say(run.problem)
+    # Where the runs are on this machine is nothing that a site has to tell.
+    kept = [replace(run, problem=run.problem.replace(f"{root}/", "")) for run in kept]
     # A link is followed: what it leads to is the site.
     place = Path(os.path.realpath(out))
     _refuse_others(place, out)
@@ -81,7 +83,7 @@ def build(
         mask = os.umask(0)
         os.umask(mask)
         fresh.chmod(0o777 & ~mask)
-        replace(fresh, place)
+        put(fresh, place)
     except OSError as error:
         raise _unwritten(out, error) from None
     finally:
@@ -170,7 +172,7 @@ def _link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def replace(fresh: Path, place: Path) -> None:
+def put(fresh: Path, place: Path) -> None:
     """Put one folder where another is, in one step; afterwards ``fresh`` is the other one.
 
     Where the system cannot exchange two names there is a moment without either.
