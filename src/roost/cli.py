@@ -27,6 +27,7 @@ class _Group(click.Group):
         "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),
         "doctor": ("roost.doctor_cli", "doctor"),
+        "fleet": ("roost.notebooks_cli", "fleet"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "logs": ("roost.logs_cli", "logs"),

@@ -356,7 +356,8 @@ def read(folder: Path) -> Benchmark:
         found = parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
     except OSError as error:
         raise RoostError(f"{folder / FILE}: cannot be read", why=str(error.strerror)) from None
-    if any(one.requests for cell in found.cells for one in cell.repetitions):
+    repetitions = [one for cell in found.cells for one in cell.repetitions]
+    if all("requests" in one.model_fields_set for one in repetitions):
         # A run that was kept before there were tables has everything in its document.
         return found
     return _join(found, parquet.read(folder / REQUESTS), parquet.read(folder / ACCEPTANCE))
