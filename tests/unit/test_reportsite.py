@@ -225,6 +225,29 @@ def test_a_folder_with_executed_notebooks_becomes_pages(tmp_path: Path) -> None:
     assert set(reportsite.build(rollout, rollout / "site").pages) == {"spark-01", "spark-02"}
 
 
+def test_a_rollout_has_a_page_above_its_hosts_runs(tmp_path: Path) -> None:
+    rollout = tmp_path / "runs" / "1-rollout"
+    keep(rollout, "runs/verify-spark-01", notebook="verify")
+    said = {"inventory": "/site/inventory/spark", "verdict": "stopped", "reason": "<b>slower</b>",
+            "started": "2026-11-30T00:00:00Z", "finished": "2026-11-30T00:01:00Z"}  # fmt: skip
+    (rollout / "rollout.json").write_text(json.dumps(said))
+    going = tmp_path / "runs" / "2-rollout"
+    going.mkdir()
+    (going / "rollout.json").write_text(json.dumps({**said, "verdict": "running"}))
+    built = reportsite.build(tmp_path / "runs", tmp_path / "site")
+    assert built.problems == [
+        "2-rollout/rollout.json: no verdict (the rollout goes on, or was interrupted)"
+    ]
+    page = Html(built.pages["1-rollout"].read_text())
+    assert "rollout" in page.text
+    assert "Failed" in page.text
+    assert "<b>slower</b>" in page.text
+    assert "../runs/1-rollout/runs/verify-spark-01.html" in page.values("a", "href")
+    assert [one.state for one in store.read_all(tmp_path / "runs")] == [
+        "failed", "passed", "unfinished",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("exchange", [True, False])
 def test_a_site_is_replaced_and_nothing_else_is(
     root: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch

@@ -30,6 +30,8 @@ from roost.runs import RESULT
 _Model = TypeVar("_Model", bound=BaseModel)
 State = Literal["passed", "failed", "unfinished", "unreadable"]
 
+#: What a rollout keeps of itself, above its hosts' runs.
+ROLLOUT = "rollout.json"
 #: A site that was built among the runs is no run; this file marks it.
 SITE_MARK = "roost-site.json"
 
@@ -154,7 +156,9 @@ def find(root: Path) -> Iterator[Path]:
         hidden = [name for name in directories if name.startswith(".")]
         sites = [name for name in directories if (here / name / SITE_MARK).exists()]
         directories[:] = sorted(set(directories) - set(hidden) - set(sites))
-        is_run = RESULT in files or any(name.endswith(".ipynb") for name in files)
+        is_run = bool({RESULT, ROLLOUT} & set(files)) or any(
+            name.endswith(".ipynb") for name in files
+        )
         inside = here.parent in within
         if is_run or inside:
             within.add(here)
@@ -198,9 +202,20 @@ def read_all(root: Path) -> list[Kept]:
 
 
 def _document(folder: Path) -> dict[str, Any]:
+    if (folder / ROLLOUT).exists() and not (folder / RESULT).exists():
+        return _rollout(folder / ROLLOUT)
     if not (folder / RESULT).exists():
         raise RoostError(f"{folder}: no {RESULT}", why="the run was killed, or is still going on")
     return _object(folder / RESULT)
+
+
+def _rollout(path: Path) -> dict[str, Any]:
+    """What a rollout's document says, in a result's words."""
+    data = _object(path)
+    if data.get("verdict") == "running":
+        raise RoostError(f"{path}: no verdict", why="the rollout goes on, or was interrupted")
+    inventory = Path(str(data.pop("inventory", ""))).stem
+    return {**data, "notebook": "rollout", "ok": data.get("verdict") == "passed", "host": inventory}
 
 
 def _object(path: Path) -> dict[str, Any]:

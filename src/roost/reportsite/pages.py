@@ -85,12 +85,13 @@ def index(kept: Sequence[Kept], title: str) -> str:
     )
 
 
-def run(kept: Kept, files: Mapping[str, str]) -> str:
+def run(kept: Kept, files: Mapping[str, str], within: Sequence[Kept] = ()) -> str:
     """A run's page.
 
     Args:
         kept: The run.
         files: Where each of its raw files is in the site.
+        within: The runs that stand in its folder, as a rollout's do.
     """
     up = "../" * address(kept).count("/")
     links = {name: up + quote(os.fsencode(place)) for name, place in files.items()}
@@ -122,6 +123,7 @@ def run(kept: Kept, files: Mapping[str, str]) -> str:
         origin=_origin(kept),
         host_facts=_pretty(facts.model_dump(mode="json")) if facts else "",
         rest=_rest(kept),
+        within=[_row(one) for one in within],
         files=[
             (name, link, _size((kept.folder / name).stat().st_size)) for name, link in links.items()
         ],
