@@ -515,7 +515,7 @@ def _kept(fleet: Fleet) -> list[Check]:
                 id=f"runs {name}",
                 ok=bool(fleet.of(name)) and not failed,
                 expected="kept runs, and no failed verification since",
-                observed=f"{len(fleet.of(name))} runs; verified: {_newest(verified)}",
+                observed=f"{len(fleet.of(name))} kept; verified: {_newest(verified)}",
                 why=f"did not hold: {why}" if why else "" if fleet.of(name) else "never measured",
             )
         )
