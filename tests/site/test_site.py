@@ -43,7 +43,7 @@ def runs(root: Path) -> Path:
         began = NOW + dt.timedelta(days=at)
         keep(root, f"{at}-{host}", measured, executed, host=host, started=began,
              finished=began + dt.timedelta(seconds=9 + 91 * at))  # fmt: skip
-    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse", low=0.8, high=0.9)
+    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse; x", low=0.8, high=0.9)
     keep(root, "3-compare", notebook="compare", figures={"b.x/a": ratio})
     words = dict.fromkeys(("notebook", "recipe", "hardware", "speculation"), HOSTILE)
     error = {"output_type": "error", "ename": "E", "evalue": HOSTILE, "traceback": [HOSTILE]}
@@ -182,6 +182,20 @@ def test_a_chart_answers(page: Page, site: Path) -> None:
     told = page.run("document.querySelector('.hoverlayer').textContent")
     assert told.startswith("kind2-c1: ")
     assert told.endswith(" tokens/s")
+
+
+def test_only_a_difference_has_a_colour(page: Page, site: Path) -> None:
+    colours = []
+    for dark in (False, True):
+        page.open((site / "runs" / "3-compare.html").as_uri(), dark=dark)
+        mark = "getComputedStyle(document.querySelector('.plot .point')).fill"
+        bad = (
+            "(() => { const p = document.createElement('p'); p.style.color = 'var(--bad)';"
+            "document.body.append(p); return getComputedStyle(p).color; })()"
+        )
+        assert page.run(mark) == page.run(bad)
+        colours.append(page.run(bad))
+    assert colours[0] != colours[1]
 
 
 def test_the_policy_holds_where_cleaning_would_fail(

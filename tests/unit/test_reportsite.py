@@ -279,8 +279,9 @@ def test_a_full_disk_leaves_the_site_that_was_there(root: Path) -> None:
 
 
 def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
-    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse", low=0.8, high=0.9)
-    keep(tmp_path, "1", notebook="compare", figures={"b.x/a": ratio})
+    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse; x", low=0.8, high=0.9)
+    noise = Figure(title="c / a", value=0.95, unit="times", source="no difference; x")
+    keep(tmp_path, "1", notebook="compare", figures={"b.x/a": ratio, "c.x/a": noise})
     rates = {
         f"accept_rate_position_{at}": Figure(title="t", value=value, unit="%", source="s")
         for at, value in enumerate((60.0, 30.0))
@@ -289,8 +290,10 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
     one, other = store.read_all(tmp_path)
     (chart,) = charts.of_run(one)
     assert "b / a 0.850, worse" in chart.alt
-    trace = chart.options["Ratios to the baseline"]["data"][0]
-    assert trace["error_x"]["array"] == [pytest.approx(0.05)]
+    worse, other_one = chart.options["Ratios to the baseline"]["data"]
+    assert (worse["meta"], worse["y"]) == ("--bad", ["b / a"])
+    assert worse["error_x"]["array"] == [pytest.approx(0.05)]
+    assert (other_one["meta"], other_one["y"]) == ("--quiet", ["c / a"])
     (chart,) = charts.of_run(other)
     assert chart.alt.endswith("this run 60%, 30%")
 

@@ -151,6 +151,10 @@ class Fleet:
             one for one in self.measured if one.result.host == host and kind in {"", one.kept.kind}
         ]
 
+    def named(self, belongs: Class) -> str:
+        """Of which class something is; nothing in a fleet that has only one."""
+        return f" ({belongs})" if len({one.belongs for one in self.measured}) > 1 else ""
+
     def describe(self) -> dict[str, str]:
         """What is about to be looked at, for the first output of a notebook."""
         return {
@@ -296,7 +300,7 @@ def _current(host: Host, measured: Sequence[Measured]) -> str:
     try:
         now = deployment.from_variables(host.name, host.variables, repository_root())
     except RoostError as error:
-        return f"what the inventory means now is not known: {error.what}"
+        return f"not known: {error.what}"
     wanted = {
         "image": now.image_digest,
         **dict(
@@ -487,7 +491,7 @@ def check(fleet: Fleet) -> Evidence:
     for one in standing:
         key = f"{one.host}.{one.suite}.{one.metric.key}/{one.belongs}"
         evidence.figures[key] = Figure(
-            title=f"{one.metric.title}, {one.suite}: {one.host} / {one.belongs}",
+            title=f"{one.metric.title}, {one.suite}{fleet.named(one.belongs)}: {one.host}",
             value=one.ratio,
             unit="times",
             source=f"{one.verdict}; run {one.run} against the median of {one.hosts} hosts, the "
@@ -547,7 +551,7 @@ def _outliers(fleet: Fleet, standing: Sequence[Standing]) -> list[Check]:
             why = f"better than the class: {_said(better)}"
         checks.append(
             Check(
-                id=f"outliers {suite} ({belongs})",
+                id=f"outliers {suite}{fleet.named(belongs)}",
                 ok=not worse,
                 expected=f"no host worse than its class by more than {fleet.tolerance:.0%} and "
                 "beyond the spread",
@@ -589,7 +593,7 @@ def _drifts(fleet: Fleet) -> list[Check]:
             why = "; ".join(filter(None, [why, f"{len(found)} runs; a trend needs {FEWEST_RUNS}"]))
         checks.append(
             Check(
-                id=f"drift {host} {suite} ({belongs})",
+                id=f"drift {host} {suite}{fleet.named(belongs)}",
                 ok=not drifting and not steps,
                 expected=f"no trend for the worse, and no step, of more than {fleet.tolerance:.0%}",
                 observed="; ".join([*drifting, *steps]) or f"none over {len(found)} runs",
@@ -634,7 +638,7 @@ def _differences(fleet: Fleet) -> list[Check]:
             pinned = key in _PINNED
             checks.append(
                 Check(
-                    id=f"same {key} ({belongs})",
+                    id=f"same {key}{fleet.named(belongs)}",
                     ok=not (differs and pinned),
                     expected="one for the class",
                     observed="; ".join(said) if differs else next(iter(where)),

@@ -45,7 +45,8 @@ def of_run(run: Kept) -> list[Chart]:
         charts += _gpu(run.gpu_samples())
     elif run.result is not None:
         charts += _positions(run.result.figures)
-        charts += _ratios(run.result.figures)
+        to = "the class's median" if run.kind == "fleet" else "the baseline"
+        charts += _ratios(run.result.figures, to)
     return charts
 
 
@@ -285,39 +286,54 @@ def _positions(figures: dict[str, Figure]) -> list[Chart]:
     return [_acceptance([("this run", rates)])] if rates else []
 
 
-def _ratios(figures: dict[str, Figure]) -> list[Chart]:
-    """A comparison's figures are ratios; 1 is no difference."""
+def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
+    """Figures that are ratios; only a difference beyond noise has a colour, as in notebooks."""
     found = [figure for figure in figures.values() if figure.unit == "times"]
     if not found:
         return []
-    found.reverse()
-    rows = [{"value": f.value, "low": f.low, "high": f.high} for f in found]
-    trace = {
-        **_errors("x", rows),
-        "type": "scatter",
-        "mode": "markers",
-        "name": "ratio",
-        "x": [row["value"] for row in rows],
-        "y": [_plain(figure.title) for figure in found],
-        "text": [_plain(figure.source) for figure in found],
-        "hovertemplate": "%{x:.3f}<br>%{text}<extra></extra>",
-    }
-    line = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
+    traces = []
+    for verdict, colour in (("worse", "--bad"), ("better", "--good"), ("", "--quiet")):
+        here = [figure for figure in found if _verdict(figure) == verdict]
+        rows = [{"value": f.value, "low": f.low, "high": f.high} for f in here]
+        traces.append(
+            {
+                **_errors("x", rows),
+                "type": "scatter",
+                "mode": "markers",
+                "name": verdict or "no difference",
+                # The page's script puts in what this colour is, in light or in dark.
+                "meta": colour,
+                "x": [row["value"] for row in rows],
+                "y": [_plain(figure.title) for figure in here],
+                "text": [_plain(figure.source) for figure in here],
+                "hovertemplate": "%{x:.3f}<br>%{text}<extra></extra>",
+            }
+        )
     layout = {
-        "showlegend": False,
-        "shapes": [line],
-        "xaxis": {"title": {"text": "times the baseline"}},
-        "yaxis": {"type": "category"},
+        "showlegend": True,
+        "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}],
+        "xaxis": {"title": {"text": f"times {to}"}},
+        "yaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [_plain(figure.title) for figure in reversed(found)],
+        },
     }
-    said = "; ".join(f"{f.title} {f.value:.3f}, {f.source}" for f in reversed(found))
+    said = "; ".join(f"{figure.title} {figure.value:.3f}, {figure.source}" for figure in found)
     return [
         Chart(
-            "A bar that reaches the line at 1 is no difference.",
-            f"Ratios with 95 % intervals: {said}",
-            {"Ratios to the baseline": {"data": [trace], "layout": layout}},
-            height=_AROUND + _ROW * len(found),
+            "Bars are 95 % intervals, where there are any; grey is no difference beyond noise.",
+            f"Ratios to {to}: {said}",
+            {f"Ratios to {to}": {"data": [one for one in traces if one["x"]], "layout": layout}},
+            height=_AROUND + 30 + _ROW * max(len(found), 3),
         )
     ]
+
+
+def _verdict(figure: Figure) -> str:
+    """The first word of its source, where it is a verdict that has a colour."""
+    word = figure.source.partition(";")[0]
+    return word if word in {"worse", "better"} else ""
 
 
 def _plain(text: str) -> str:

@@ -87,13 +87,18 @@
     };
   }
 
+  const coloured = (trace) => {
+    const colour = trace.meta ? css(trace.meta) : undefined;
+    return colour ? { ...trace, marker: { ...trace.marker, color: colour } } : trace;
+  };
+
   const charts = [...document.querySelectorAll("figure[data-chart]")].map((figure) => {
     const options = JSON.parse(figure.querySelector("script").textContent);
     const plot = figure.querySelector(".plot");
     const chooser = figure.querySelector("select");
     const draw = () => {
       const { data, layout: given } = options[chooser ? Number(chooser.value) : 0];
-      Plotly.react(plot, structuredClone(data), layout(given), {
+      Plotly.react(plot, structuredClone(data.map(coloured)), layout(given), {
         responsive: true,
         displayModeBar: false,
       });
