@@ -7,7 +7,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -92,7 +92,8 @@ def test_every_link_leads_somewhere_within_the_site(root: Path) -> None:
         assert links
         for link in links:
             if not link.startswith("#"):
-                target = (page.parent / unquote(link)).resolve()
+                # As a browser reads it: what follows a # or a ? is no part of the path.
+                target = (page.parent / unquote(urlsplit(link).path)).resolve()
                 assert target.is_file(), link
                 assert target.is_relative_to(site), link
 

@@ -5,6 +5,7 @@ Colours and type are the page's own and are put in by its script, which knows li
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -91,7 +92,7 @@ def over_time(kept: Sequence[Kept]) -> Chart | None:
         unit = name.rpartition("(")[2].rstrip(")")
         layout = {
             "showlegend": True,
-            "xaxis": {"type": "date"},
+            "xaxis": {"type": "date", **_days(trace["x"] for trace in traces)},
             "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
         }
         options[name] = {"data": traces, "layout": layout}
@@ -101,6 +102,15 @@ def over_time(kept: Sequence[Kept]) -> Chart | None:
         "the table of benchmarks has the same values",
         options,
     )
+
+
+def _days(times: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """A day around what is of one day; of a single moment Plotly would show the milliseconds."""
+    moments = sorted(dt.datetime.fromisoformat(moment) for trace in times for moment in trace)
+    if moments[-1] - moments[0] > dt.timedelta(days=1):
+        return {}
+    half = dt.timedelta(hours=12)
+    return {"range": [(moments[0] - half).isoformat(), (moments[-1] + half).isoformat()]}
 
 
 def _of_benchmark(benchmark: Benchmark) -> list[Chart]:

@@ -92,13 +92,35 @@
     return colour ? { ...trace, marker: { ...trace.marker, color: colour } } : trace;
   };
 
+  // Long names of rows take several lines where there is little room, and the rows more height.
+  const NARROW = 500, LINE = 20;
+  const wrap = (text) =>
+    text.match(new RegExp(`\\S{${LINE},}|.{1,${LINE}}(?=\\s|$)`, "g"))
+      .flatMap((line) => line.match(new RegExp(`.{1,${LINE + 4}}`, "g")))
+      .map((line) => line.trim());
+
+  function rows(plot, data, axis) {
+    if (axis.type !== "category" || plot.clientWidth >= NARROW) return {};
+    const names = axis.categoryarray || [...new Set(data.flatMap((trace) => trace.y))];
+    const lines = names.map(wrap);
+    const most = Math.max(...lines.map((one) => one.length));
+    if (most > 1) plot.style.height = `${130 + names.length * (8 + 15 * most)}px`;
+    return {
+      range: [-0.6, names.length - 0.4],
+      tickvals: names,
+      ticktext: lines.map((one) => one.join("<br>")),
+    };
+  }
+
   const charts = [...document.querySelectorAll("figure[data-chart]")].map((figure) => {
     const options = JSON.parse(figure.querySelector("script").textContent);
     const plot = figure.querySelector(".plot");
     const chooser = figure.querySelector("select");
     const draw = () => {
       const { data, layout: given } = options[chooser ? Number(chooser.value) : 0];
-      Plotly.react(plot, structuredClone(data.map(coloured)), layout(given), {
+      const drawn = layout(given);
+      Object.assign(drawn.yaxis, rows(plot, data, drawn.yaxis));
+      Plotly.react(plot, structuredClone(data.map(coloured)), drawn, {
         responsive: true,
         displayModeBar: false,
       });
