@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from tests.unit.kept_runs import DIGEST, NOW, benchmark, html_output, keep, notebook
 from tests.unit.test_runs import full_disk
 
-from roost import report_cli, reportsite
+from roost import measure, report_cli, reportsite
 from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store
@@ -210,6 +210,21 @@ def test_an_unknown_kind_and_a_killed_run_have_pages(root: Path) -> None:
     # Where they are on this machine is told to who builds, not to who reads.
     assert str(root) in store.read_all(root)[-1].problem
     assert str(root) not in built.index.read_text()
+
+
+def test_verdicts_between_pass_and_fail_are_said(root: Path) -> None:
+    folder = keep(root, "3-verify", notebook="verify")
+    document = json.loads((folder / "result.json").read_text())
+    document["checks"] = [
+        {"id": "a", "ok": True, "expected": "", "verdict": "not seen", "why": "no reference"},
+        {"id": "b", "ok": False, "expected": "x", "verdict": "fail", "fix": "deploy again"},
+    ]
+    (folder / "result.json").write_text(json.dumps(document))
+    html = Html((build(root) / "runs" / "3-verify.html").read_text())
+    text = " ".join(html.text.split())
+    assert "b✗ failed x fix: deploy again" in text
+    assert "anot seen no reference" in text
+    assert list(measure.load_runs(folder).checks["outcome"]) == ["not seen", "failed"]
 
 
 def test_a_folder_with_executed_notebooks_becomes_pages(tmp_path: Path) -> None:

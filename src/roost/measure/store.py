@@ -22,7 +22,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 from roost.errors import RoostError, UsageError
 from roost.measure import points, throttling
 from roost.measure.points import METRICS, Benchmark
-from roost.measure.verify import HOST, Check, Figure
+from roost.measure.verify import HOST, Figure
 from roost.parquet import read as read_parquet
 from roost.root import repository_root
 from roost.runs import RESULT
@@ -34,6 +34,26 @@ State = Literal["passed", "failed", "unfinished", "unreadable"]
 ROLLOUT = "rollout.json"
 #: A site that was built among the runs is no run; this file marks it.
 SITE_MARK = "roost-site.json"
+
+
+class KeptCheck(BaseModel):
+    """A check of any version: of some it says more than whether it stands against the host."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    ok: bool
+    expected: str = ""
+    observed: str = ""
+    why: str = ""
+    fix: str = ""
+    verdict: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """``passed``, ``failed``, or another verdict in its own words."""
+        plain = {"": "passed" if self.ok else "failed", "pass": "passed", "fail": "failed"}
+        return plain.get(self.verdict, self.verdict)
 
 
 class KeptResult(BaseModel):
@@ -50,7 +70,7 @@ class KeptResult(BaseModel):
     hardware: str = ""
     speculation: str = ""
     lock: dict[str, str | None] = {}
-    checks: list[Check] = []
+    checks: list[KeptCheck] = []
     figures: dict[str, Figure] = {}
 
     @property
@@ -258,7 +278,8 @@ class Frames:
         runs: A row a run: ``run``, ``kind``, ``state``, ``host``, ``recipe``, ``hardware``,
             ``speculation``, ``started``, ``seconds``, ``suite``, ``image``, ``model``,
             ``drafter``, ``engine_version``, ``driver``, ``checks``, ``failed``, ``folder``.
-        checks: A row a check, with :class:`roost.measure.verify.Check`'s fields.
+        checks: A row a check: ``id``, ``ok``, ``outcome``, ``expected``, ``observed``, ``why``,
+            ``fix``.
         figures: A row a figure, with its ``key`` and :class:`roost.measure.verify.Figure`'s fields.
         points: A row a benchmark's point and metric: ``value`` with its 95 % interval ``low`` to
             ``high`` (NaN where there is none) over ``n`` independent values.
@@ -337,11 +358,11 @@ def load_runs(
         runs=_frame([_run_row(one) for one in kept], _RUN),
         checks=_frame(
             [
-                {"run": run, **check.model_dump()}
+                {"run": run, "outcome": check.outcome, **check.model_dump()}
                 for run, result in finished
                 for check in result.checks
             ],
-            {"run": str, "id": str, "ok": bool, "expected": str, "observed": str, "why": str},
+            _CHECK,
         ),
         figures=_frame(
             [
@@ -376,6 +397,10 @@ def _matches(one: Kept, filters: dict[str, set[str]]) -> bool:
     return all(row[key] in values for key, values in filters.items())
 
 
+_CHECK: dict[str, type] = {
+    "run": str, "id": str, "ok": bool, "outcome": str, "expected": str, "observed": str,
+    "why": str, "fix": str,
+}  # fmt: skip
 _FIGURE: dict[str, type] = {
     "run": str, "key": str, "title": str, "value": float, "unit": str, "source": str,
     "low": float, "high": float,
