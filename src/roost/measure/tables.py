@@ -88,11 +88,6 @@ def points(benchmark: Benchmark) -> HTML:
     return _html(pd.DataFrame(rows))
 
 
-def rows(found: Iterable[Mapping[str, str]]) -> HTML:
-    """Rows of text as they are, with the names of the first as a head."""
-    return _html(pd.DataFrame(list(found)))
-
-
 def gaps(found: Iterable[Gap]) -> HTML:
     """One row a point and metric: the ratio with its interval and what it says."""
     rows = [
@@ -109,6 +104,11 @@ def gaps(found: Iterable[Gap]) -> HTML:
         for gap in found
     ]
     return _html(pd.DataFrame(rows))
+
+
+def rows(found: Iterable[Mapping[str, str]]) -> HTML:
+    """Rows as they are; what one of them lacks is empty."""
+    return _html(pd.DataFrame(list(found)).fillna(""))
 
 
 def _interval(found: Estimate) -> str:
