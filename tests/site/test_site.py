@@ -16,7 +16,7 @@ from tests.unit.test_reportsite import HOSTILE
 
 from roost import reportsite
 from roost.measure import charts, tables
-from roost.measure.verify import Check, Figure
+from roost.measure.checks import Check, Figure
 from roost.reportsite import notebook as notebooks
 
 DESKTOP, PHONE = 1280, 390

@@ -12,9 +12,9 @@ import nbformat
 
 from roost import runs
 from roost.measure import points, throttling
+from roost.measure.checks import Check, Figure
 from roost.measure.points import Benchmark, CellPoints, Published, Repetition, RequestPoint
 from roost.measure.throttling import Sample, Watch
-from roost.measure.verify import Check, Figure
 from roost.runs import Pins, Result
 
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)

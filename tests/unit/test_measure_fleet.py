@@ -22,8 +22,8 @@ from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Connection, Host, Inventory
 from roost.measure import fleet, points
+from roost.measure.checks import Check
 from roost.measure.fleet import Fleet
-from roost.measure.verify import Check
 from roost.runs import Pins
 
 SPEED = points.metric("output_throughput")

@@ -18,7 +18,7 @@ from roost import measure, report_cli, reportsite
 from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store
-from roost.measure.verify import Check, Figure
+from roost.measure.checks import Check, Figure
 from roost.reportsite import charts, pages, publish
 from roost.reportsite import notebook as notebooks
 

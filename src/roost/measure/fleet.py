@@ -30,10 +30,10 @@ from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Host, Inventory
 from roost.measure import points, store
+from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import DECISIVE, TOLERANCE, Compared, gaps
 from roost.measure.points import Metric
 from roost.measure.store import Kept, KeptResult
-from roost.measure.verify import Check, Evidence, Figure
 from roost.root import repository_root
 from roost.runs import Pins, Result
 

@@ -21,8 +21,9 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
 from roost.errors import RoostError, UsageError
 from roost.measure import points, throttling
+from roost.measure.checks import Figure
 from roost.measure.points import METRICS, Benchmark
-from roost.measure.verify import HOST, Figure
+from roost.measure.verify import HOST
 from roost.parquet import read as read_parquet
 from roost.root import repository_root
 from roost.runs import RESULT

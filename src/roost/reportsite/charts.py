@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from roost.measure.checks import Figure
 from roost.measure.points import Benchmark, CellPoints, Metric, metric
 from roost.measure.store import Kept
-from roost.measure.verify import Figure
 
 #: Pixels of a row in a chart with one row a point, and of what is around the rows.
 _ROW, _AROUND = 26, 90

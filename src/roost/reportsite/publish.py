@@ -110,7 +110,7 @@ def _refuse_others(place: Path, out: Path) -> None:
 def _unwritten(out: Path, error: OSError) -> RoostError:
     return RoostError(
         f"{out}: the site cannot be written",
-        why=f"{error.strerror}: {error.filename}" if error.filename else str(error.strerror),
+        why=str(error.strerror),
         fix="what was there before is unchanged; make room or choose another --out",
     )
 
