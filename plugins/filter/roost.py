@@ -176,6 +176,8 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
         yield preflight.unbuilt(image, wanted.other_images)
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
+    if pulls.cause(said) == "tls" and (wanted.registry_mirror or "").startswith("http://"):
+        return  # the role container_host tells Docker that this one has none
     yield preflight.registry(said, image, wanted.other_images, check_mode=check_mode)
 
 
