@@ -114,6 +114,7 @@ class Deployment(BaseModel):
     watched: Watched
     fatal_lines: list[str] = Field(description="of a log: the engine will not become healthy")
     pip_args: list[str]
+    hub_client: bool = True
     speculates: bool
     chat_template_kwargs: dict[str, bool | str | int]
     requirements: Requirements
@@ -184,6 +185,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         watched=_watched(resolved, given),
         fatal_lines=resolved.engine.fatal_lines,
         pip_args=given.pip_args,
+        hub_client=given.hub_client,
         speculates=resolved.speculation.method is not None,
         chat_template_kwargs=resolved.recipe.chat_template_kwargs,
         requirements=requirements(resolved, install_docker=given.install_docker),

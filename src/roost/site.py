@@ -95,6 +95,11 @@ class HostVars(Strict):
         None,
         description="token for private and gated repositories; from a vault or the environment",
     )
+    hub_client: bool = Field(
+        True,
+        description="install the hub's own client on the host, for Xet storage; behind a mirror "
+        "nothing comes from there, and hosts without a package index have none",
+    )
     registry_mirror: Mirror | None = Field(
         None, description="registry (host:port, http:// before it without TLS) for every image"
     )
