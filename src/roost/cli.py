@@ -24,6 +24,7 @@ class _Group(click.Group):
 
     lazy = {
         "bench": ("roost.notebooks_cli", "bench"),
+        "bundle": ("roost.bundle_cli", "bundle"),
         "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),
         "doctor": ("roost.doctor_cli", "doctor"),
