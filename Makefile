@@ -44,4 +44,4 @@ test: lint ## Everything the project tests (needs root for the lab)
 .PHONY: clean
 clean: ## End the labs and remove what was built here (not the cache)
 	-roost lab down
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs site

@@ -1,9 +1,13 @@
-"""How fast weights arrive, what verifying costs, and what a kill costs, on loopback.
+"""How fast weights arrive, what verifying costs, what a kill costs, and what a mirror saves.
 
 Whole processes in turn, in one run: this project's module ``hf_snapshot``, the same module with
 its hashes switched off, ``hf download`` of the same huggingface_hub (alone, and with ``sha256sum``
 after it), and ``curl``. The hub is the lab's; as a real one does, it redirects weights to a storage
 server, which sends them from the page cache.
+
+Then a fleet of 1, 2, 4 and 8 hosts fetches the same weights at the same time, over a line to the
+storage that all share, without a mirror and with one (nginx, with the role's own settings; left out
+where there is no nginx).
 
 ``make bench-weights``, or ``python benchmarks/weights.py --help``.
 """
@@ -11,6 +15,7 @@ server, which sends them from the page cache.
 from __future__ import annotations
 
 import argparse
+import getpass
 import json
 import os
 import re
@@ -28,7 +33,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
+import jinja2
 import uvicorn
+import yaml
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -38,9 +45,11 @@ from roost.lab.hubserver import application
 
 ROOT = Path(__file__).parents[1]
 MODULE = ROOT / "plugins" / "modules" / "hf_snapshot.py"
+ROLE = ROOT / "roles" / "mirror"
 BIN = Path(sys.executable).parent
 REPO = "roost-lab/bench"
 SHARDS = 8
+HOSTS = (1, 2, 4, 8)
 
 #: The module with hashes that see nothing and are always right.
 UNVERIFIED = f"""
@@ -60,11 +69,16 @@ exec(compile(source, {str(MODULE)!r}, "exec"), {{"__name__": "__main__"}})
 
 
 class Storage(BaseHTTPRequestHandler):
-    """Files below ``root``, whole or from a byte on, by ``sendfile``; ``/sent`` tells how much."""
+    """Files below ``root``, whole or in part, by ``sendfile``; ``/sent`` tells how much.
+
+    All connections share ``rate`` bytes/s; none: as fast as it goes.
+    """
 
     protocol_version = "HTTP/1.1"
     root: Path
+    rate: int | None = None
     sent = 0
+    free = 0.0
     _lock = threading.Lock()
 
     def do_GET(self) -> None:
@@ -76,18 +90,23 @@ class Storage(BaseHTTPRequestHandler):
             return
         with (self.root / self.path.lstrip("/")).open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
             start = int(asked[1]) if asked else 0
-            self._head(206 if asked else 200, size - start, f"bytes {start}-{size - 1}/{size}")
-            while start < size:
+            end = min(int(asked[2]) + 1, size) if asked and asked[2] else size
+            self._head(206 if asked else 200, end - start, f"bytes {start}-{end - 1}/{size}")
+            while start < end:
+                most = min(1 << 20, end - start)
                 try:
-                    count = os.sendfile(self.connection.fileno(), file.fileno(), start, 1 << 20)
+                    count = os.sendfile(self.connection.fileno(), file.fileno(), start, most)
                 except OSError:
                     self.close_connection = True
                     return
                 start += count
                 with Storage._lock:
                     Storage.sent += count
+                    if self.rate:
+                        Storage.free = max(Storage.free, time.monotonic()) + count / self.rate
+                time.sleep(max(0.0, Storage.free - time.monotonic()))
 
     def _head(self, status: int, length: int, content_range: str = "") -> None:
         self.send_response(status)
@@ -100,9 +119,9 @@ class Storage(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def serve(store: Path) -> None:
+def serve(store: Path, rate: int | None) -> None:
     """Hub and storage in one process, until it is ended; prints both addresses."""
-    Storage.root = store / "models"
+    Storage.root, Storage.rate = store / "models", rate
     storage = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
     threading.Thread(target=storage.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{storage.server_port}"
@@ -136,17 +155,64 @@ def serve(store: Path) -> None:
 
 
 @contextmanager
-def serving(store: Path) -> Iterator[tuple[str, str]]:
+def serving(store: Path, rate: int | None = None) -> Iterator[tuple[str, str]]:
     """The addresses of hub and storage, in a process of their own."""
-    with subprocess.Popen(
-        [sys.executable, __file__, "--serve", store], stdout=subprocess.PIPE, text=True
-    ) as process:
+    argv = [sys.executable, __file__, "--serve", store, *(["--rate", str(rate)] if rate else [])]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
             hub, storage = process.stdout.readline().split()
             yield hub, storage
         finally:
             process.kill()
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port: int = listening.getsockname()[1]
+        return port
+
+
+@contextmanager
+def mirroring(nginx: str, hub: str, folder: Path) -> Iterator[str]:
+    """The role's hub mirror with an empty cache; its address."""
+    port = free_port()
+    (folder / "temporary").mkdir(parents=True)
+    settings = folder / "nginx.conf"
+    text = (ROLE / "templates" / "nginx.conf.j2").read_text()
+    template = jinja2.Environment(trim_blocks=True).from_string(text)  # noqa: S701  # no HTML
+    settings.write_text(
+        template.render(
+            yaml.safe_load((ROLE / "defaults" / "main.yml").read_text())
+            | {
+                "ansible_managed": "benchmarks/weights.py",
+                "mirror_listen": "127.0.0.1",
+                "mirror_allow": ["127.0.0.1"],
+                "mirror_hub": hub,
+                "mirror_hub_port": port,
+                "mirror_registry_port": free_port(),
+                "mirror_registries": [],
+                "mirror_directory": folder,
+                "mirror_min_free": "100m",
+                "__mirror_user": getpass.getuser(),
+                "__mirror_run": folder,
+                "__mirror_authorities": "/etc/ssl/certs/ca-certificates.crt",
+                "__mirror_resolvers": [],
+                "__mirror_upstreams": [],
+            }
+        )
+    )
+    with subprocess.Popen([nginx, "-c", settings, "-g", "daemon off;"]) as process:
+        try:
+            for _ in range(100):
+                with closing(socket.socket()) as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.05)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
 
 
 # -- what is fetched
@@ -215,13 +281,22 @@ class Contender:
         return time.perf_counter() - began
 
 
+def job(hub: str, commit: str, target: Path) -> str:
+    """What the module is told, on its standard input."""
+    params = {"repo_id": REPO, "revision": commit, "endpoint": hub, "headroom": 0}
+    dest = target / "models" / "roost-lab--bench" / commit
+    return json.dumps({"ANSIBLE_MODULE_ARGS": {**params, "dest": str(dest)}})
+
+
+def ours(hub: str, commit: str) -> Contender:
+    """This project's module."""
+    return Contender(
+        "hf_snapshot", lambda target: ([sys.executable, MODULE], job(hub, commit, target))
+    )
+
+
 def contenders(hub: str, commit: str, names: Sequence[str]) -> list[Contender]:
     """All that are compared."""
-
-    def job(target: Path) -> str:
-        params = {"repo_id": REPO, "revision": commit, "endpoint": hub, "headroom": 0}
-        dest = target / "models" / "roost-lab--bench" / commit
-        return json.dumps({"ANSIBLE_MODULE_ARGS": {**params, "dest": str(dest)}})
 
     def hf(target: Path) -> tuple[Sequence[object], str]:
         command = [BIN / "hf", "download", REPO, "--revision", commit, "--local-dir", target]
@@ -238,10 +313,10 @@ def contenders(hub: str, commit: str, names: Sequence[str]) -> list[Contender]:
         return ["curl", *options, "--parallel", "--parallel-max", "4", *parts], ""
 
     return [
-        Contender("hf_snapshot", lambda target: ([sys.executable, MODULE], job(target))),
+        ours(hub, commit),
         Contender(
             "hf_snapshot, no hashes",
-            lambda target: ([sys.executable, "-c", UNVERIFIED], job(target)),
+            lambda target: ([sys.executable, "-c", UNVERIFIED], job(hub, commit, target)),
         ),
         Contender("hf download", hf),
         Contender("hf download, sha256sum", hashed),
@@ -286,6 +361,44 @@ def killed_at_half(one: Contender, target: Path, size: int, storage: str) -> tup
     before = int(httpx2.get(f"{storage}/sent").text)
     one.run(target)
     return there, int(httpx2.get(f"{storage}/sent").text) - before
+
+
+def at_once(endpoint: str, commit: str, targets: Sequence[Path], storage: str) -> tuple[int, float]:
+    """Several hosts fetch at the same time: bytes that the storage sent, seconds until the last."""
+    before = int(httpx2.get(f"{storage}/sent").text)
+    began = time.perf_counter()
+    running = [ours(endpoint, commit).start(target) for target in targets]
+    for process in running:
+        assert process.stdout
+        with process.stdout:
+            said = process.stdout.read()
+        if process.wait():
+            raise SystemExit(said)
+    seconds = time.perf_counter() - began
+    return int(httpx2.get(f"{storage}/sent").text) - before, seconds
+
+
+def measure_fleets(folder: Path, target: Path, size: int, rate: int) -> None:
+    """What a mirror saves on the line that all hosts share, printed."""
+    nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    store = folder / "fleet"
+    commit = publish(folder / "source", store, size)
+    rows = [("hosts", "without: upstream", "s", "with a mirror: upstream", "s")]
+    with serving(store, rate) as (hub, storage):
+        for hosts in HOSTS:
+            targets = [emptied(target.with_name(f"{host}") / "files") for host in range(hosts)]
+            alone, slow = at_once(hub, commit, targets, storage)
+            row = [str(hosts), f"{alone / size:.3f}", f"{slow:.1f}"]
+            targets = [emptied(target) for target in targets]
+            if nginx:
+                with mirroring(nginx, hub, emptied(target.with_name("mirror") / "copies")) as url:
+                    shared, quick = at_once(url, commit, targets, storage)
+                row += [f"{shared / size:.3f}", f"{quick:.1f}"]
+            else:
+                row += ["no nginx here", ""]
+            rows.append((row[0], row[1], row[2], row[3], row[4]))
+    print(f"\n{size:,} bytes over a line of {rate:,} bytes/s; upstream in copies of the model\n")
+    print(table(rows))
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -353,16 +466,22 @@ def main() -> None:
         default=Path("/dev/shm"),  # noqa: S108  # the point is that it is memory
         help="where to fetch to; the default leaves the disk out of it",
     )
+    parser.add_argument("--rate", type=int, help="bytes/s of the line of the fleet (64 MiB/s)")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
-        serve(chosen.serve)
+        serve(chosen.serve, chosen.rate)
         return
     with (
         tempfile.TemporaryDirectory(prefix="roost-bench-") as folder,
         tempfile.TemporaryDirectory(prefix="roost-bench-", dir=chosen.target) as target,
     ):
-        measure(Path(folder), Path(target, "run", "files"), chosen.bytes, chosen.repeats)
+        where = Path(target, "run", "files")
+        measure(Path(folder), where, chosen.bytes, chosen.repeats)
+        shutil.rmtree(where.parent)
+        measure_fleets(
+            Path(folder), Path(target, "fleet"), chosen.bytes // 8, chosen.rate or 64 << 20
+        )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,12 @@ if [ "$(id -u)" -eq 0 ] && [ ! -x /usr/sbin/haproxy ]; then
     if [ -d /run/systemd/system ]; then systemctl disable --quiet --now haproxy; fi
 fi
 
+# The site is opened in a real browser.
+if [ "$(id -u)" -eq 0 ] && ! command -v chromium-headless-shell chromium >/dev/null; then
+    apt-get -qq update
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium-headless-shell >/dev/null
+fi
+
 # Two at a time: half of what tests of a lab do is waiting, and each of the two has a lab of its own.
 pytest -q -n 2 tests/unit
 if [ "$(id -u)" -eq 0 ]; then

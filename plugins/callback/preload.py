@@ -11,6 +11,7 @@ import contextlib
 from ansible.plugins.callback import CallbackBase
 
 with contextlib.suppress(ImportError):  # the filters say it
+    import roost.cuda_context
     import roost.deployment
     import roost.doctor
     import roost.gateway

@@ -18,7 +18,17 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 
 try:
-    from roost import deployment, doctor, gateway, hosts, preflight, pulls, references, releases
+    from roost import (
+        cuda_context,
+        deployment,
+        doctor,
+        gateway,
+        hosts,
+        preflight,
+        pulls,
+        references,
+        releases,
+    )
     from roost.deployment import Deployment
     from roost.errors import RoostError
     from roost.launch import Port
@@ -53,6 +63,28 @@ def roost_resolve(variables: Mapping[str, Any], host: str, root: str) -> dict[st
 def roost_probe(_: object) -> str:
     """The host probe, shell text for the standard input of ``sh -s``."""
     return hosts.probe_script()
+
+
+def roost_cuda(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The command that tries CUDA in a deployment's image, as ``{argv, stdin}``."""
+    resolved = _deployment(given)
+    return {"argv": cuda_context.argv(resolved), "stdin": cuda_context.program()}
+
+
+def roost_cuda_verdict(
+    given: Mapping[str, Any], result: Mapping[str, Any], serving: bool
+) -> dict[str, Any]:
+    """What came of it, as ``{line, failure}``.
+
+    Args:
+        given: The deployment.
+        result: Of the task that ran the command.
+        serving: Whether an engine ran meanwhile.
+    """
+    said = (str(result.get(stream) or "") for stream in ("stdout", "stderr"))
+    rc = int(result.get("rc", 1))
+    line, failure = cuda_context.verdict(_deployment(given), rc, *said, serving=serving)
+    return {"line": line, "failure": str(failure or "")}
 
 
 def roost_preflight(
@@ -154,6 +186,8 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
         yield preflight.unbuilt(image, wanted.other_images)
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
+    if pulls.cause(said) == "tls" and (wanted.registry_mirror or "").startswith("http://"):
+        return  # the role container_host tells Docker that this one has none
     yield preflight.registry(said, image, wanted.other_images, check_mode=check_mode)
 
 
@@ -290,6 +324,8 @@ class FilterModule:
         filters: dict[str, Callable[..., Any]] = {
             "roost_resolve": roost_resolve,
             "roost_probe": roost_probe,
+            "roost_cuda": roost_cuda,
+            "roost_cuda_verdict": roost_cuda_verdict,
             "roost_preflight": roost_preflight,
             "roost_registry_auth": roost_registry_auth,
             "roost_downloads": roost_downloads,

@@ -326,6 +326,31 @@ def no_answer(where: str, error: BaseException, timeout: float) -> SnapshotError
     )
 
 
+#: What a mirror that `playbooks/mirror.yml` set up says of itself, by its X-Error-Code.
+MIRROR_REFUSALS = {
+    "MirrorNetwork": (
+        "gated",
+        "the mirror does not serve this host's network",
+        "Add this host's network to mirror_allow and run playbooks/mirror.yml",
+    ),
+    "MirrorKey": (
+        "token",
+        "the mirror asks for its key, and was given none or another",
+        "Set roost_hub_token to the mirror's key (mirror_key)",
+    ),
+    "MirrorUpstream": (
+        "network",
+        "the mirror does not have it yet, and cannot reach its hub",
+        "Check the network and the name server of the mirror, and its mirror_hub",
+    ),
+    "MirrorRevision": (
+        "revision",
+        "the mirror serves a bundle, and this revision is not in it",
+        "Pack it (`roost bundle`) and have the mirror serve that, or correct the lock",
+    ),
+}
+
+
 def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> SnapshotError:
     """What an HTTP status of the hub means."""
     code = error.headers.get("X-Error-Code", "")
@@ -337,6 +362,9 @@ def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> Snap
             "It was removed (by a rewritten history, for example), or the lock was written against "
             "another hub: run `roost lock` and look at what changed",
         )
+    if code in MIRROR_REFUSALS:
+        reason, saw, fix = MIRROR_REFUSALS[code]
+        return SnapshotError(reason, f"{where}: {saw}", fix, outage=code == "MirrorUpstream")
     if code == "EntryNotFound":
         return SnapshotError(
             "incomplete",
@@ -461,7 +489,8 @@ class Arrival:
             "hash",
             f"{self.where}: what arrived is not what the hub records (another {self.digest.name}), "
             "and was removed",
-            "Deploy again; if it stays so, something between hub and host alters files",
+            "Deploy again; if it stays so, what answers there has a damaged copy (of a mirror's "
+            "bundle: `roost bundle --check`), or something on the way alters files",
             outage=self._once_more(),
         )
 
@@ -474,6 +503,9 @@ class Arrival:
         snapshot, file = self.snapshot, self.file
         path = f"/{snapshot.repo}/resolve/{snapshot.revision}/{file.path}"
         headers = {"Range": f"bytes={self.size}-"} if self.size else {}
+        if not self.again:
+            # A cache on the way may have kept what was wrong, and would give it out for ever.
+            headers["Cache-Control"] = "no-cache"
         try:
             response = snapshot.hub.open(
                 self.where, path, timeout=snapshot.stall_timeout, headers=headers

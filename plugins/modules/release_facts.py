@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import NAME
+from ansible.module_utils.roost.onhost import NAME, WATCHDOG
 from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
@@ -29,6 +29,10 @@ options:
   release:
     description: Id of a release of which everything that was recorded is wanted, or V(previous).
     type: str
+  watchdog:
+    description: Directory of the watchdog's state; it need not exist.
+    type: path
+    default: /var/lib/roost/watchdog
 attributes:
   check_mode:
     support: full
@@ -80,6 +84,12 @@ last_failed:
   description: >-
     Why the last release that did not serve did not, with C(kind), C(diagnosis) if the controller
     left one, else C(log), packed.
+  returned: always
+  type: dict
+watchdog:
+  description: >-
+    C(unit) as systemd calls the state of the watchdog's, and its C(state), none before there is
+    one, with the C(events) and what C(held) stopped.
   returned: always
   type: dict
 engine:
@@ -164,6 +174,7 @@ def main() -> None:
         argument_spec={
             "directory": {"type": "path", "required": True},
             "release": {"type": "str"},
+            "watchdog": {"type": "path", "default": "/var/lib/roost/watchdog"},
         },
         supports_check_mode=True,
     )
@@ -193,6 +204,10 @@ def main() -> None:
             transaction=store.begun(),
             busy=store.holder(),
             last_failed=last_failed(store),
+            watchdog={
+                "unit": machine.unit(WATCHDOG)["ActiveState"],
+                "state": Store(module.params["watchdog"]).read("state.json"),
+            },
             engine=engine(machine, deployment),
             deployment={name: deployment[name] for name in ("engine_version", "asked")}
             if deployment

@@ -89,6 +89,12 @@ class Gpu(Strict):
     )
     native_fp4: bool
     bandwidth_gb_s: Annotated[int, Field(ge=1)] | None = Field(None, description="of one GPU")
+    working_watts: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="one GPU at work draws more, a deadlocked one less; none: not known"
+    )
+    memory_floor_mib: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="MemAvailable below which an engine is stopped before the machine hangs"
+    )
 
 
 class Hardware(Strict):
@@ -204,6 +210,14 @@ class ApiKey(Strict):
         return self
 
 
+class Watch(Strict):
+    """Names of an engine's series that tell whether it works, as /metrics spells them."""
+
+    generated: str = Field(description="counter of tokens; zero until the first one")
+    progress: list[str] = Field(description="one of them changes with every step it takes")
+    source: str
+
+
 class Engine(Strict):
     """A serving engine's own facts: spelling, paths, needs."""
 
@@ -247,6 +261,9 @@ class Engine(Strict):
     )
     counters: bool = Field(
         False, description="/metrics has vLLM's counters of drafts and accepted tokens"
+    )
+    watch: Watch | None = Field(
+        None, description="none: only whether it answers can be watched; with flags_of, the other's"
     )
     env: dict[str, str] = {}
     kv_pool: KvPoolRows = []
@@ -643,6 +660,7 @@ def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[s
                     "flags": handed_on | engine.flags,
                     "fatal_lines": [*engine.fatal_lines, *engines[engine.flags_of].fatal_lines],
                     "counters": engine.counters or engines[engine.flags_of].counters,
+                    "watch": engine.watch or engines[engine.flags_of].watch,
                 }
             )
         whole[name] = engine

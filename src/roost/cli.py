@@ -24,14 +24,17 @@ class _Group(click.Group):
 
     lazy = {
         "bench": ("roost.notebooks_cli", "bench"),
+        "bundle": ("roost.bundle_cli", "bundle"),
         "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),
         "doctor": ("roost.doctor_cli", "doctor"),
+        "fleet": ("roost.notebooks_cli", "fleet"),
         "import": ("roost.importing_cli", "import_"),
         "lab": ("roost.lab.cli", "lab"),
         "logs": ("roost.logs_cli", "logs"),
         "plan": ("roost.plan_cli", "plan"),
         "probe": ("roost.probe_cli", "probe"),
+        "report": ("roost.report_cli", "report"),
         "rollback": ("roost.releases_cli", "rollback"),
         "status": ("roost.releases_cli", "status"),
         "verify": ("roost.notebooks_cli", "verify"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import re
 import tarfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +24,7 @@ from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host
 from roost.launch import CONTAINER
+from roost.onhost.evidence import KERNEL
 from roost.onhost.logs import HEAD_BYTES, TAIL_BYTES
 from roost.onhost.redaction import Redactor
 from roost.onhost.store import FAILED
@@ -33,14 +33,7 @@ from roost.ssh import Remote
 
 #: Seconds for one thing; a container's log is read from a disk at the worst.
 _TIMEOUT_S = 300.0
-_RELEASES = "/var/lib/roost/releases"
-
-#: What of the kernel's log is worth sending.
-_KERNEL = re.compile(
-    r"NVRM|Xid|NV_ERR|nvidia|oom|out of memory|killed process|I/O error|nvme|EXT4-fs error|"
-    r"hung task|soft lockup|thermal|machine check",
-    re.IGNORECASE,
-)
+_RELEASES, _WATCHDOG = "/var/lib/roost/releases", "/var/lib/roost/watchdog"
 
 # dd, because head would swallow more of the pipe than it prints.
 _ENDS = (
@@ -136,6 +129,11 @@ def collect(
             replace(item, title=f"the last failure: {item.title}")
             for item in _diagnosed(log, deployment)
         ]
+    keep(
+        "watchdog.txt",
+        "what the watchdog kept",
+        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _WATCHDOG]),
+    )
     _planned(deployment, facts, keep, found)
     if facts is not None:
         wanted = doctor.examine(facts, deployment=deployment)
@@ -265,7 +263,7 @@ def _kernel(remote: Remote) -> str:
     ):
         done = remote.run(argv, timeout=_TIMEOUT_S)
         if done.rc == 0 and done.out.strip():
-            return "\n".join(line for line in done.out.splitlines() if _KERNEL.search(line)) + "\n"
+            return "\n".join(line for line in done.out.splitlines() if KERNEL.search(line)) + "\n"
         reasons.append((done.err.strip() or f"{argv[0]}: nothing").splitlines()[-1])
     raise RoostError("; ".join(dict.fromkeys(reasons)))
 

@@ -7,8 +7,10 @@ answered or not understood is ``None``: old facts, cut output, a user without ri
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
@@ -59,6 +61,15 @@ class Interface(_Facts):
     mtu: int
 
 
+class Watchdog(_Facts):
+    """What the watchdog says: ``held`` why an engine is stopped, ``events`` as it told them."""
+
+    active: bool
+    floor_mib: int
+    held: str | None
+    events: list[dict[str, Any]]
+
+
 class Condition(_Facts):
     """Everything that the probe saw of it.
 
@@ -88,6 +99,7 @@ class Condition(_Facts):
     page_cache_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_free_bytes: int | None = None
+    watchdog: Watchdog | None = None
 
 
 def read(sections: Sections, memory: Mapping[str, int]) -> Condition:
@@ -127,7 +139,21 @@ def read(sections: Sections, memory: Mapping[str, int]) -> Condition:
         page_cache_bytes=memory.get("Cached"),
         swap_total_bytes=memory.get("SwapTotal"),
         swap_free_bytes=memory.get("SwapFree"),
+        watchdog=_watchdog(said("watchdog"), said("watchdog_unit")),
     )
+
+
+def _watchdog(state: str | None, unit: str | None) -> Watchdog | None:
+    try:
+        found = json.loads(state or "")
+        return Watchdog(
+            active=unit == "active",
+            floor_mib=found["floor_mib"],
+            held=found["held"] and found["held"]["said"],
+            events=found["events"],
+        )
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _gpus(output: str | None) -> list[GpuState] | None:

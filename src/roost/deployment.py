@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from roost import catalog as catalog_module
 from roost import fallbacks, launch, lock, quality, site
-from roost.catalog import Catalog, Gpu
+from roost.catalog import Catalog, Gpu, Watch
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
 from roost.settings import Settings
@@ -74,6 +74,16 @@ class Gate(BaseModel):
     figures_key: str = Field(description="releases with the same one can be measured by each other")
 
 
+class Watched(BaseModel):
+    """What the watchdog on the host goes by."""
+
+    model_config = ConfigDict(frozen=True)
+
+    series: Watch | None = Field(description="of the engine's metrics; none: not known")
+    working_watts: int | None = Field(description="of a GPU at work; none: not known")
+    memory_floor_mib: int = Field(description="0: none")
+
+
 class Deployment(BaseModel):
     """The resolved deployment of one host."""
 
@@ -101,8 +111,10 @@ class Deployment(BaseModel):
         description="on it; their sum is the number of requests that run or wait"
     )
     ready_timeout: int
+    watched: Watched
     fatal_lines: list[str] = Field(description="of a log: the engine will not become healthy")
     pip_args: list[str]
+    hub_client: bool = True
     speculates: bool
     chat_template_kwargs: dict[str, bool | str | int]
     requirements: Requirements
@@ -170,8 +182,10 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         metrics_path=resolved.engine.metrics_path,
         busy_gauges=resolved.engine.busy_gauges,
         ready_timeout=given.ready_timeout,
+        watched=_watched(resolved, given),
         fatal_lines=resolved.engine.fatal_lines,
         pip_args=given.pip_args,
+        hub_client=given.hub_client,
         speculates=resolved.speculation.method is not None,
         chat_template_kwargs=resolved.recipe.chat_template_kwargs,
         requirements=requirements(resolved, install_docker=given.install_docker),
@@ -185,6 +199,17 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         accept_findings=given.accept_findings,
         gate=_gate(resolved, given),
         lock_file=str(lock_path),
+    )
+
+
+def _watched(resolved: Resolved, given: HostVars) -> Watched:
+    gpu, floor = resolved.hardware.gpu, given.memory_floor_mib
+    if floor is None:
+        floor = (gpu.memory_floor_mib if gpu else None) or 0
+    return Watched(
+        series=resolved.engine.watch,
+        working_watts=gpu.working_watts if gpu else None,
+        memory_floor_mib=floor,
     )
 
 

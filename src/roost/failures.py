@@ -84,6 +84,19 @@ def _diagnosed(log: str, deployment: Mapping[str, Any] | None) -> list[Diagnosis
 
 
 def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:
+    if "the watchdog stopped it" in failure["what"]:
+        yield _told(
+            "stopped-for-memory",
+            "the watchdog stopped the engine before the host ran out of memory",
+            failure,
+            log,
+            "memory was below the floor that keeps a host alive; on unified memory the GPU's "
+            "allocations come out of the same pool",
+            "lower gpu_memory_utilization, kv_cache_bytes or max_model_len, and end what else runs "
+            "there; docs/watchdog.md has the floor",
+            "the watchdog's own note",
+        )
+        return
     if failure["exit_code"] != _KILLED:
         return
     if "killed it for memory" in failure["what"]:

@@ -99,6 +99,8 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
     except OSError as error:
         # What papermill could not write to its end is no notebook.
         (run_dir / runs.EXECUTED).unlink(missing_ok=True)
+        with suppress(OSError):  # a folder with nothing in it is no run
+            run_dir.rmdir()
         raise RoostError(
             f"{run_dir}: the run cannot be kept",
             why=error.strerror or type(error).__name__,

@@ -1,4 +1,4 @@
-"""``roost verify``, ``roost bench`` and ``roost compare``."""
+"""``roost verify``, ``roost bench``, ``roost compare`` and ``roost fleet``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from roost.errors import UsageError
 
 if TYPE_CHECKING:
     from roost.notebooks import Outcome
@@ -100,6 +102,43 @@ def verify(
         "require_seen": require_seen,
     }
     _execute("verify", parameters, "not verified", **options)
+
+
+@click.command()
+@click.option(
+    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+)
+@click.option("--live", is_flag=True, help="Also ask every host now what it is.")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="A gap that is too small to care about, as a fraction.",
+)
+@_RUNS
+@_JSON
+def fleet(
+    inventory: Path, live: bool, tolerance: float, runs_dir: Path | None, as_json: bool
+) -> None:
+    """All hosts of an inventory side by side, from kept runs: outliers, drift, what differs.
+
+    Runs notebooks/fleet.ipynb; exits 1 if a host is worse than its class or its own past, or if
+    hosts that should be alike run different things. Measures nothing.
+    """
+    from roost import inventory as inventories
+    from roost import notebooks, runs
+    from roost.notebooks import Outcome
+    from roost.root import repository_root
+
+    path = inventories.resolve_path(inventory)
+    home = (runs_dir or repository_root() / "runs").absolute()
+    given = {"inventory": str(path), "live": live, "tolerance": tolerance, "runs_dir": str(home)}
+    if not home.is_dir():
+        raise UsageError(f"{home}: no such folder", fix="runs are kept in runs/ unless told else")
+    folder = runs.new_folder(home, "fleet", path.stem)
+    outcome = Outcome(path.stem, folder, notebooks.execute("fleet", given, folder))
+    _report([outcome], as_json, "not looked at")
 
 
 @click.command()

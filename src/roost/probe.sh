@@ -123,4 +123,6 @@ section remove_ipc remove_ipc
 section time_sync time_sync
 section interfaces interfaces
 section routes cat /proc/net/route
+section watchdog cat /var/lib/roost/watchdog/state.json
+section watchdog_unit systemctl is-active roost-watchdog
 section python sh -c 'command -v python3'

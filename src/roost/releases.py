@@ -176,6 +176,7 @@ def status(facts: Mapping[str, Any]) -> list[str]:
     if failed := facts["last_failed"]:
         lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")
         lines += [f"  {line}" for line in _lines(last_failure(facts))]
+    lines += list(_watched(facts["watchdog"]))
     for each in facts["releases"]:
         if each["id"] == facts["current"]:
             continue
@@ -194,6 +195,9 @@ def serving(facts: Mapping[str, Any]) -> str:
         return "healthy" + (f", restarted {engine['restarts']} times" * bool(engine["restarts"]))
     if engine["running"]:
         return "runs, but is not healthy"
+    state = facts["watchdog"]["state"]
+    if state and (held := state["held"]):
+        return f"was stopped by the watchdog ({held['said']}); the next deploy starts it"
     cause = next(iter(ailing(facts)), None)
     why = f"exit code {engine['exit_code']}" + (f": {cause.evidence}" if cause else "")
     states = {
@@ -271,6 +275,32 @@ def _lines(found: Sequence[Diagnosis]) -> Iterator[str]:
     yield f"  why: {root.why}"
     yield f"  fix: {root.fix}"
     yield from (f"  also: {one.title} ({one.id})" for one in others if one.severity == "error")
+
+
+#: Events of the watchdog that are shown, and what they say of the engine.
+_SHOWN_EVENTS = 3
+_EVENTS = {
+    "restarted": "the watchdog ended the engine, which then started again",
+    "cannot_end": "the watchdog could not end the engine",
+    "left": "the watchdog found the engine dead",
+    "stopped": "the watchdog stopped the engine",
+    "none": "the watchdog found memory short",
+    "ended": "the engine ended",
+    "gave_up": "the engine was given up",
+    "restless": "the engine is restless",
+}
+
+
+def _watched(watchdog: Mapping[str, Any]) -> Iterator[str]:
+    """What the watchdog has seen last, and whether it sees anything."""
+    state = watchdog["state"]
+    if state is None:
+        return
+    if watchdog["unit"] != "active":
+        yield f"the watchdog does not run ({watchdog['unit']}): systemctl status roost-watchdog"
+    for event in state["events"][-_SHOWN_EVENTS:]:
+        kept = f"; evidence: {event['evidence']}" if event["evidence"] else ""
+        yield f"{event['at']}: {_EVENTS[event['what']]}: {event['said']}{kept}"
 
 
 def _no_outcome(result: Mapping[str, Any], host: str) -> str:

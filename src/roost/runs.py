@@ -1,8 +1,8 @@
 """Runs: one executed notebook, its result and its evidence, in a folder of their own.
 
 ``runs/<utc>-<host>-<recipe>/`` holds ``result.json``, ``report.html``, ``executed.ipynb``, the
-engine's log and the raw /metrics. A folder belongs to one run: two that start in the same second
-get two folders. Files appear whole or not at all.
+engine's log and the raw /metrics; what is long is Parquet. A folder belongs to one run: two that
+start in the same second get two folders. Files appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.measure.checks import Check, Evidence, Figure
+from roost.parquet import Table
 from roost.root import repository_root
 
 RESULT = "result.json"
@@ -155,7 +156,7 @@ class Run:
             figures=evidence.figures,
             diagnosis=[asdict(cause) for cause in causes],
         )
-        write(self.folder, result, evidence.artefacts)
+        write(self.folder, result, evidence.artefacts, evidence.tables)
         return result
 
     def describe(self) -> dict[str, str]:
@@ -207,8 +208,19 @@ def start(
     return Run(notebook, folder, chosen, resolved, started)
 
 
-def write(folder: Path, result: Result, artefacts: Mapping[str, str]) -> None:
-    """Write a finished run into its folder."""
+def write(
+    folder: Path,
+    result: Result,
+    artefacts: Mapping[str, str],
+    tables: Mapping[str, Table] | None = None,
+) -> None:
+    """Write a finished run into its folder.
+
+    Raises:
+        RoostError: A file cannot be written; then there is no ``result.json``.
+    """
+    for name, table in (tables or {}).items():
+        write_atomically(folder / name, table.encode())
     for name, content in artefacts.items():
         write_atomically(folder / name, content)
     # The result comes last: where it is, everything else is too.
@@ -248,13 +260,29 @@ def read(folder: Path) -> Result:
         raise RoostError(f"{folder / RESULT}: {where}: {first['msg']}") from None
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Write a file so that a reader sees all of it or the one before."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a reader sees all of it or the one before.
+
+    Raises:
+        RoostError: It cannot be written (a full disk); nothing is left behind.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        _replace(path, data)
+    except OSError as error:
+        raise RoostError(
+            f"{path}: cannot be written",
+            why=str(error.strerror),
+            fix="what was there before is unchanged; make room or choose another place",
+        ) from None
+
+
+def _replace(path: Path, data: bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(content)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
         # mkstemp makes files for the owner alone; a report is for everyone who may read the folder.
         mask = os.umask(0)
         os.umask(mask)

@@ -95,6 +95,11 @@ class HostVars(Strict):
         None,
         description="token for private and gated repositories; from a vault or the environment",
     )
+    hub_client: bool = Field(
+        True,
+        description="install the hub's own client on the host, for Xet storage; behind a mirror "
+        "nothing comes from there, and hosts without a package index have none",
+    )
     registry_mirror: Mirror | None = Field(
         None, description="registry (host:port, http:// before it without TLS) for every image"
     )
@@ -116,6 +121,11 @@ class HostVars(Strict):
     )
     ready_timeout: Annotated[int, Field(ge=10)] = Field(
         1800, description="seconds an engine may take until it is healthy"
+    )
+    memory_floor_mib: Annotated[int, Field(ge=0)] | None = Field(
+        None,
+        description="MemAvailable below which the engine is stopped, in MiB; none: the hardware's "
+        "figure, 0: never",
     )
     same_answers: bool = Field(
         True,

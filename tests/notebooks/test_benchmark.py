@@ -12,7 +12,7 @@ import pytest
 from tests.notebooks.conftest import Deployed
 from tests.playbooks.playbook import ROOT
 
-from roost import runs
+from roost import reportsite, runs
 from roost.measure import points
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
@@ -47,3 +47,26 @@ def test_the_smoke_suite_says_what_the_harness_says(deployed: Deployed, tmp_path
 
     left = deployed.host.exec(["docker", "exec", "roost-llm", "ls", "/tmp"])  # noqa: S108
     assert "roost-bench" not in left.stdout
+
+
+def test_real_runs_side_by_side_and_as_a_site(deployed: Deployed, tmp_path: Path) -> None:
+    """The fleet notebook and the site read what the notebooks of a real engine left."""
+    kept = tmp_path / "runs"
+    assert deployed.verify(kept / "verify").ok
+    program = Path(sys.executable).with_name("papermill")
+    command = [program, "notebooks/fleet.ipynb", tmp_path / "out.ipynb", "--no-progress-bar"]
+    command += ["-p", "inventory", deployed.where, "-p", "runs_dir", kept, "-p", "live", "True"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (folder,) = kept.glob("*-fleet-*")
+    observed = {check.id: check.observed for check in runs.read(folder).checks}
+    assert observed[f"runs {deployed.host.name}"].startswith("1 kept; verified: ")
+    assert "kernel" in observed[f"reached {deployed.host.name}"]
+
+    built = reportsite.build(kept, tmp_path / "site")
+    assert built.problems == []
+    page = built.pages["verify"].read_text()
+    machine = json.loads((kept / "verify" / "host.json").read_text())
+    for fact in (machine["engine_version"], machine["facts"]["kernel"], "answer_capital"):
+        assert fact in page
+    assert deployed.deployment().spec.image in page

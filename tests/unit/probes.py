@@ -45,6 +45,8 @@ def probe_output(**sections: Section) -> str:
         "routes": (0, _ROUTES),
         "tcp": (0, "  sl  local_address"),
         "tcp6": (0, "  sl  local_address"),
+        "watchdog": (1, "cat: /var/lib/roost/watchdog/state.json: No such file or directory"),
+        "watchdog_unit": (3, "inactive"),
         "python": (0, "/usr/bin/python3"),
     }
     assert not set(sections) - set(healthy)

@@ -111,7 +111,7 @@ def test_no_planted_secret_is_in_the_archive(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     collecting.write(collected(answers()), path, MOMENT)
     files = unpacked(path)
-    assert len(files) == 12
+    assert len(files) == 13
     for name, content in files.items():
         for what, secret in {**PLANTED, "key": KEY, "password": PASSWORD}.items():
             assert secret not in content, (name, what)
@@ -133,6 +133,7 @@ def test_what_is_missing_is_said_and_stops_nothing(tmp_path: Path) -> None:
         "docker events",
         "kernel log",
         "records of releases",
+        "what the watchdog kept",
         "deployment and plan",
     }
     assert found.missing["containers"] == "permission denied for <redacted>"

@@ -29,6 +29,64 @@ CASES = [
     Case("nvidia-smi-field", "Format modifier is not recognized."),
     Case("no-gpu-found", "No devices were found", ["nvidia-smi -L"]),
     Case("no-gpu-found", "RuntimeError: No CUDA GPUs are available"),
+    # CUDA in a container, in libcuda's words and in PyTorch's
+    Case(
+        "cuda-library-missing",
+        "OSError: libcuda.so.1: cannot open shared object file: No such file or directory",
+        ["nvidia-ctk runtime configure"],
+    ),
+    Case(
+        "cuda-library-missing",
+        "ImportError: libcuda.so: cannot open shared object file: No such file or directory",
+    ),
+    Case(
+        "cuda-driver-insufficient",
+        "CUDA driver version is insufficient for CUDA runtime version",
+        ["upgrade the driver"],
+    ),
+    Case(
+        "cuda-forward-compatibility",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+        "before calling NumCudaDevices() that might have already set an error? Error 804: forward "
+        "compatibility was attempted on non supported HW",
+        ["upgrade the driver"],
+    ),
+    Case(
+        "cuda-driver-mismatch",
+        "CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
+        "functions before calling NumCudaDevices() that might have already set an error? Error "
+        "803: system has unsupported display driver / cuda driver combination",
+        ["nvidia-ctk cdi generate"],
+    ),
+    Case(
+        "cuda-driver-mismatch",
+        "cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): system has unsupported display driver / "
+        "cuda driver combination",
+    ),
+    Case(
+        "cuda-not-initialised",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet "
+        "initialized",
+        ["nvidia-fabricmanager"],
+    ),
+    Case(
+        "cuda-unknown-error",
+        "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, "
+        "e.g. changing env variable CUDA_VISIBLE_DEVICES after program start.",
+        ["nvidia_uvm"],
+    ),
+    Case("cuda-unknown-error", "cuInit: CUDA_ERROR_UNKNOWN (999): unknown error"),
+    Case(
+        "cuda-unknown-error",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions "
+        "before calling NumCudaDevices() that might have already set an error? Error 999: unknown "
+        "error",
+    ),
+    Case(
+        "cuda-devices-unavailable",
+        "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        ["nvidia-smi -c DEFAULT"],
+    ),
     Case(
         "driver-not-loaded",
         "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure "

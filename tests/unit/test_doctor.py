@@ -6,6 +6,7 @@ and of two; G and D number the project's field cases.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 import subprocess
@@ -362,6 +363,39 @@ def test_g2_every_spelling_of_absent(absent: str) -> None:
         "unknown",
         "GPU 0: nothing reported: nvidia-smi does not report enough",
     )
+
+
+@pytest.mark.parametrize(
+    ("held", "unit", "ago", "severity", "saw"),
+    [
+        (None, 0, None, "ok", "nothing for a day"),
+        (None, 0, 90_000, "ok", "nothing for a day"),
+        (None, 0, 3600, "warn", "1 events in a day, the last: it has ended"),
+        (None, 3, None, "warn", "the watchdog does not run"),
+        ("900 MiB were available", 0, 60, "fail", "the engine was stopped: 900 MiB"),
+    ],
+)
+def test_what_the_watchdog_has_seen(
+    held: str | None, unit: int, ago: int | None, severity: str, saw: str
+) -> None:
+    def at(seconds: int) -> str:
+        moment = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=seconds)
+        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    events = [{"at": at(ago), "what": "ended", "said": "it has ended"}] if ago else []
+    state = {"floor_mib": 0, "held": held and {"said": held}, "events": events}
+    active = (unit, "inactive" if unit else "active")
+    facts = hosts.parse(probe_output(watchdog=(0, json.dumps(state)), watchdog_unit=active))
+    (check,) = [check for check in doctor.examine(facts) if check.id == "watchdog"]
+    assert check.severity == severity
+    assert check.saw.startswith(saw)
+    assert bool(check.fix) == (severity != "ok")
+
+
+@pytest.mark.parametrize("state", ["", "{", "{}", "[]", '{"floor_mib": "x", "held": 1}'])
+def test_a_watchdog_that_is_not_there_or_not_understood_is_no_check(state: str) -> None:
+    facts = hosts.parse(probe_output(watchdog=(0, state)))
+    assert not [check for check in doctor.examine(facts) if check.id == "watchdog"]
 
 
 def test_idle_clocks_prove_nothing() -> None:

@@ -37,6 +37,7 @@ def wrong(name: str, observed: str) -> dict[str, Any]:
         (failure(said="RuntimeError: worker died\n", kernel=[OOM]), "killed-for-memory"),
         (failure(exit_code=137, what="(the kernel killed it for memory)"), "killed-for-memory"),
         (failure(exit_code=137, said="INFO serving\n"), "killed-from-outside"),
+        (failure(exit_code=0, what="(the watchdog stopped it: 1 GiB left)"), "stopped-for-memory"),
         (failure(exit_code=137, said="vllm: error: unrecognized arguments: --x"), "unknown-flag"),
         # Docker's own words.
         (

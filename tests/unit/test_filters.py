@@ -173,6 +173,16 @@ def test_a_missing_digest_and_a_registry_that_is_down_are_told_apart(
         assert [name for name in ("errors", "remarks") if found[name]] == [where]
 
 
+@pytest.mark.parametrize(("mirror", "refused"), [("http://m:5000", False), ("m:5000", True)])
+def test_a_registry_without_tls_is_arranged_with_docker_later(
+    tmp_path: Path, mirror: str, refused: bool
+) -> None:
+    wanted = given(tmp_path, registry_mirror=mirror)
+    said = "Get https://m:5000/v2/: http: server gave HTTP response to HTTPS client"
+    found = findings(wanted, image=IMAGE_ABSENT, registry={"status": 500, "msg": said})
+    assert (said in found["errors"]) is refused
+
+
 def test_a_built_image_that_is_not_on_the_host_is_no_matter_of_a_registry(tmp_path: Path) -> None:
     wanted = given(tmp_path)
     wanted["spec"]["build"] = "docker build https://example.org/x"

@@ -126,6 +126,14 @@ def test_a_rate_limit_is_waited_out_as_long_as_the_hub_asks(site: Site, place: s
     assert site.is_whole()
 
 
+def test_a_mirror_without_its_hub_is_asked_again(site: Site) -> None:
+    site.hub.order(FIRST, faulty.refuse(502, "MirrorUpstream"))
+    failure = site.failure()
+    assert (failure.reason, failure.outage) == ("network", True)
+    assert "cannot reach its hub" in str(failure)
+    assert len(site.hub.of(FIRST)) == 3
+
+
 def test_a_rate_limit_without_a_time_is_tried_like_an_outage(site: Site) -> None:
     site.hub.order(site.commit, faulty.answer(429), times=2)
     assert site.ensure()["changed"]
@@ -151,6 +159,10 @@ REFUSALS = [
     (401, "", "Invalid credentials in Authorization header", "old", "token", "expired"),
     (404, "RevisionNotFound", "", None, "revision", "not this revision"),
     (404, "EntryNotFound", "", None, "incomplete", "does not have it"),
+    # As our own mirror says it.
+    (403, "MirrorNetwork", "", "mine", "gated", "mirror_allow"),
+    (401, "MirrorKey", "", None, "token", "roost_hub_token to the mirror's key"),
+    (404, "MirrorRevision", "", None, "revision", "Pack it (`roost bundle`)"),
 ]
 
 
@@ -280,7 +292,9 @@ def test_wrong_content_is_fetched_once_more_and_never_visible(site: Site) -> Non
     failure = site.failure()
     assert (failure.reason, failure.outage) == ("hash", False)
     assert f"{FIRST}: what arrived is not what the hub records (another sha256)" in str(failure)
-    assert len(site.hub.of(FIRST)) == 2
+    # The second time past whatever keeps copies on the way.
+    asked = [one.headers.get("cache-control") for one in site.hub.of(FIRST)]
+    assert asked == [None, "no-cache"]
     # The other shard is not lost with it.
     assert comes_again(site) <= SIZE + SIZE // 2 + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import io
 import json
@@ -18,12 +19,15 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import deployment
 from tests.unit.stand_in_engine import Container, Engine
 
+from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
 from roost.measure import benchmark, harness, points, throttling
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
 from roost.measure.verify import Evidence, reach
+
+NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
 
 
 @dataclass
@@ -49,7 +53,7 @@ class Bench:
             evidence = benchmark.measure(
                 target, benchmark.plan(suite), folder=self.folder, say=self.said.append
             )
-        return evidence, points.parse(evidence.artefacts[points.FILE])
+        return evidence, points.of(evidence)
 
 
 @pytest.fixture
@@ -91,6 +95,51 @@ def test_figures_are_the_harnesss_own(bench: Bench) -> None:
     assert "engine.log" in evidence.artefacts
     assert bench.said[0].startswith("smoke: point 1 of 2, prompts")
     assert bench.said[-1].startswith("smoke: point 2 of 2, done")
+
+
+def test_what_is_long_is_parquet_and_comes_back(bench: Bench) -> None:
+    evidence, measured = bench.measure()
+    assert '"requests"' not in evidence.artefacts[points.FILE]
+    assert len(evidence.tables[points.REQUESTS].rows) == 8
+    begun = runs.Run(
+        "benchmark", bench.folder, Host("h", {}, Connection("h")), deployment(bench.folder), NOW
+    )
+    begun.finish(evidence)
+    assert points.read(bench.folder) == measured
+    # As it was before there were tables: everything in one document.
+    (bench.folder / points.REQUESTS).unlink()
+    with pytest.raises(RoostError, match=r"requests\.parquet: cannot be read"):
+        points.read(bench.folder)
+    (bench.folder / points.FILE).write_text(measured.model_dump_json())
+    assert points.read(bench.folder) == measured
+
+
+def test_positions_of_drafts_come_back_in_their_order() -> None:
+    def one(*accepted: float) -> Repetition:
+        counters = Speculation(
+            drafts=10, draft_tokens=30, accepted=sum(accepted), per_position=list(accepted)
+        )
+        return Repetition(
+            duration=1, output_throughput=1, speculation=counters, accept_length=2, clock=None,
+            raw="x", marks=[],
+        )  # fmt: skip
+
+    cell = CellPoints(
+        id="a-c1", category="a", concurrency=1, repetitions=[one(9, 5, 1), one(8, 4)], published=[]
+    )
+    made = Benchmark(suite="s", protocol="p", prompts="o", complete=True, cells=[cell])
+    evidence = Evidence(artefacts={points.FILE: points.document(made)}, tables=points.tables(made))
+    evidence.tables[points.ACCEPTANCE].rows.reverse()
+    assert points.of(evidence) == made
+    last = {"point": "a-c1", "repetition": 1, "position": 1, "accepted": 9.0, "drafts": 10.0}
+    assert evidence.tables[points.ACCEPTANCE].rows[-1] == last
+
+
+def test_the_host_is_kept_with_its_figures(bench: Bench) -> None:
+    kept = json.loads(bench.measure()[0].artefacts["host.json"])
+    assert kept["facts"]["kernel"]
+    assert kept["engine_version"] == "0.32.0+cpu"
+    assert kept["not_read"] == ""
 
 
 def test_warm_ups_are_requests_that_no_figure_sees(bench: Bench) -> None:
@@ -198,6 +247,10 @@ def test_a_throttled_gpu_is_a_reason(bench: Bench) -> None:
     why = failed(evidence)["code-c1"]
     assert why == "2 left out: the GPU was slowed down (sw thermal slowdown, 92 °C)"
     assert measured.cells[0].repetitions[0].clock == 1400
+    sampled = evidence.tables[throttling.FILE].rows[0]
+    assert (sampled["point"], sampled["repetition"], sampled["clock"]) == ("code-c1", 1, 1400)
+    assert sampled["slowed"] == "sw thermal slowdown"
+    assert 0 < sampled["at"] < 60
 
 
 def test_a_host_that_cannot_be_sampled_is_measured_all_the_same(bench: Bench) -> None:

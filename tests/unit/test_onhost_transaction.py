@@ -270,6 +270,17 @@ def test_a_container_that_docker_cannot_start(site: Site) -> None:
     site.rests_with(good)
 
 
+def test_one_that_the_watchdog_stopped_for_want_of_memory(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site.machine, "relieved", lambda _: "900 MiB were available")
+    result = site.deploy(site.wanted(), Behaviour(exit_code=137))
+    assert result["failure"]["what"] == (
+        "the engine ended with exit code 137 (the watchdog stopped it: 900 MiB were available) "
+        "before it was healthy"
+    )
+
+
 def test_two_faults_at_once_are_told_apart(site: Site) -> None:
     good, bad = site.wanted("a"), site.wanted("b")
     site.deploy(good)

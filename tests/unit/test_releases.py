@@ -186,6 +186,7 @@ def facts(**found: Any) -> dict[str, Any]:
         "transaction": None,
         "busy": None,
         "last_failed": None,
+        "watchdog": {"unit": "active", "state": None},
         "engine": {
             "exists": True,
             "running": True,
@@ -318,3 +319,33 @@ def test_status_lists_what_could_serve_and_what_is_going_on() -> None:
     assert kept == "kept: r-cdef01234567 (previous), served last before; image x is gone"
     found["busy"] = "ann@desk deploys x-2, since noon"
     assert "by ann@desk deploys x-2" in releases.status(found)[1]
+
+
+def event(what: str, at: int = 0, case: str | None = None) -> dict[str, Any]:
+    said = f"said of {what}"
+    return {"at": f"2026-11-29T20:00:0{at}Z", "what": what, "said": said, "evidence": case}
+
+
+def test_status_shows_what_the_watchdog_has_seen_last() -> None:
+    events = [event("gave_up"), event("ended", 1), event("restarted", 2, "/cases/x")]
+    state = {"held": None, "events": [event("none"), *events]}
+    lines = releases.status(facts(watchdog={"unit": "active", "state": state}))
+    assert lines[1:4] == [
+        "2026-11-29T20:00:00Z: the engine was given up: said of gave_up",
+        "2026-11-29T20:00:01Z: the engine ended: said of ended",
+        "2026-11-29T20:00:02Z: the watchdog ended the engine, which then started again: "
+        "said of restarted; evidence: /cases/x",
+    ]
+    silent = releases.status(facts(watchdog={"unit": "failed", "state": {**state, "events": []}}))
+    assert silent[1].startswith("the watchdog does not run (failed)")
+
+
+def test_status_says_that_an_engine_is_stopped_for_want_of_memory() -> None:
+    state = {"held": event("stopped"), "events": []}
+    found = facts(watchdog={"unit": "active", "state": state})
+    # It runs again already, and the watchdog has not looked yet.
+    assert releases.serving(found) == "healthy"
+    found["engine"] |= {"running": False, "healthy": False, "unit": "inactive"}
+    assert releases.serving(found) == (
+        "was stopped by the watchdog (said of stopped); the next deploy starts it"
+    )

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.deployments import deployment
 from tests.unit.plugins import load
 
+from roost.onhost.vigil import WORKING
 from roost.site import PREFIX, known_variables
 
 ROOT = Path(__file__).parents[2]
@@ -97,3 +99,34 @@ def test_no_variables_lie_beside_the_playbooks() -> None:
         for kind in ("group_vars", "host_vars")
     ]
     assert not [path for path in beside if path.exists()]
+
+
+def test_attempts_are_counted_over_as_long_as_the_slowest_of_them_take() -> None:
+    """An engine that hangs at its start or wedges at its first request is not started for ever."""
+    unit = (ROOT / "roles/llm_server/templates/roost-llm.service.j2").read_text(encoding="utf-8")
+    found = re.search(r"StartLimitIntervalSec=.*ready_timeout \+ (\d+)\)", unit)
+    assert found
+    given = read(ROOT / "roles/watchdog/defaults/main.yml")
+    slowest = max(given["watchdog_frozen_seconds"] * WORKING, given["watchdog_silent_seconds"])
+    longest_pause, stop, evidence = 65, 10, 60
+    assert int(found[1]) > slowest + longest_pause + stop + evidence
+
+
+@pytest.mark.parametrize(
+    ("hardware", "given", "floor"),
+    [
+        ("gb10", {}, 4096),
+        ("gb10", {"memory_floor_mib": 0}, 0),
+        ("gb10", {"memory_floor_mib": 1500}, 1500),
+        ("cpu", {}, 0),
+        ("rtx5070ti-x2", {}, 0),
+    ],
+)
+def test_the_memory_floor_is_the_hardwares_unless_the_site_says_otherwise(
+    tmp_path: Path, hardware: str, given: dict[str, Any], floor: int
+) -> None:
+    watched = deployment(tmp_path, hardware, allow_unlocked=True, **given).watched
+    assert watched.memory_floor_mib == floor
+    assert watched.working_watts == (30 if hardware == "gb10" else None)
+    assert watched.series
+    assert watched.series.generated == "vllm:generation_tokens_total"

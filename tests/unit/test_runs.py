@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import resource
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
 from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
+from roost.parquet import Table
 
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
 
@@ -117,6 +121,30 @@ def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
         runs.write_atomically(path, "new\ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+@contextmanager
+def full_disk(room: int) -> Iterator[None]:
+    """No file may grow beyond ``room`` bytes; then a write fails as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [0, 100, 5000])
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, room: int) -> None:
+    begun = run(tmp_path)
+    found = evidence()
+    found.artefacts["engine.log"] = "x" * 20_000
+    found.tables["requests.parquet"] = Table({"n": int}, [{"n": at} for at in range(9000)])
+    with full_disk(room), pytest.raises(RoostError, match="cannot be written") as caught:
+        begun.finish(found)
+    assert "File too large" in caught.value.why
+    assert not {"result.json", "engine.log"} & {item.name for item in tmp_path.iterdir()}
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize(

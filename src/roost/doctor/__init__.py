@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from roost import preflight
 from roost.deployment import Deployment
-from roost.doctor import containers, gpus, system
+from roost.doctor import containers, gpus, system, watching
 from roost.doctor.check import WORST_FIRST, Check, Severity, of_preflight
 from roost.doctor.system import Skew
 from roost.errors import RoostError
@@ -41,6 +41,7 @@ def examine(
         *containers.gpu_runtime(facts),
         *containers.cdi(facts),
         *containers.docker(facts),
+        *watching.engine(facts),
         *system.memory(facts),
         *system.disks(facts),
         system.shared_memory(facts),

@@ -1,1 +1,16 @@
 """What an endpoint does, measured from outside: answers, streams, counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from roost.measure.store import Frames
+
+
+def load_runs(root: Any = "runs", **options: Any) -> Frames:
+    """Every kept run as data frames; :func:`roost.measure.store.load_runs` says what it takes."""
+    # Imported when it is called: who only reads counters needs no pandas.
+    from roost.measure import store
+
+    return store.load_runs(root, **options)

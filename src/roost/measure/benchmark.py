@@ -28,7 +28,7 @@ from roost.measure.checks import Check, Evidence, Figure, Target
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
-from roost.measure.verify import keep_log
+from roost.measure.verify import keep_host, keep_log
 from roost.runs import PROGRESS, text, write_atomically
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a
@@ -90,7 +90,7 @@ class Session:
     say: Callable[[str], None]
     evidence: Evidence = field(default_factory=Evidence)
     measured: list[CellPoints] = field(default_factory=list)
-    watches: list[throttling.Watch] = field(default_factory=list)
+    watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
     directory: PurePosixPath = field(
         default_factory=lambda: PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
     )
@@ -295,7 +295,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
     before = _reading(session, f"metrics_{name}_before.txt")
     with throttling.watching(_remote(session)) as watch:
         _run_harness(session, load, sglang=sglang)
-    session.watches.append(watch)
+    session.watches[cell.id, number] = watch
     after = _reading(session, f"metrics_{name}_after.txt")
     written = _docker(session, ["exec", _name(session), "cat", str(load.result)])
     raw = f"harness_{name}.json"
@@ -431,8 +431,13 @@ def _conclude(session: Session, broke: str) -> Evidence:
         complete=not broke,
         cells=session.measured,
     )
-    session.evidence.artefacts[points.FILE] = document.model_dump_json(indent=1) + "\n"
+    session.evidence.artefacts[points.FILE] = points.document(document)
+    session.evidence.tables |= points.tables(document)
+    samples = throttling.table(session.watches)
+    if samples.rows:
+        session.evidence.tables[throttling.FILE] = samples
     keep_log(session.target, session.evidence)
+    keep_host(session.target, session.evidence)
     session.progress("stopped" if broke else "done")
     return session.evidence
 
@@ -457,8 +462,9 @@ def _judge_host(session: Session) -> None:
     """What was looked at to know that the host ran at its own speed; a remark, no verdict."""
     if not session.watches:
         return
-    samples = sum(len(watch.samples) for watch in session.watches)
-    why_not = next((watch.why_not for watch in session.watches if watch.why_not), "")
+    watches = session.watches.values()
+    samples = sum(len(watch.samples) for watch in watches)
+    why_not = next((watch.why_not for watch in watches if watch.why_not), "")
     _check(
         session,
         "host",

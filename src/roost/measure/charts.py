@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from IPython.display import HTML
 from matplotlib.figure import Figure
 
 from roost.measure.compare import DECISIVE, Gap
 from roost.measure.points import METRICS, Benchmark
+
+if TYPE_CHECKING:
+    from roost.measure.fleet import Standing
 
 _COLOURS = {"worse": "#a3201c", "better": "#17663a"}
 #: What is neither: grey, so that only a difference beyond noise has a colour.
@@ -69,6 +73,30 @@ def points(benchmark: Benchmark) -> HTML:
         axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
         axes.set_title(f"{metric.title} ({metric.unit})", fontsize=10, loc="left")
     return _inline(figure, "Dots: median and 95 % interval; open diamonds: published figures")
+
+
+def fleet(standings: Sequence[Standing], tolerance: float) -> HTML:
+    """One panel a class, suite and metric: each host's ratio to its class, and the tolerance."""
+    panels: dict[str, list[Standing]] = {}
+    for one in standings:
+        title = f"{one.metric.title}, {one.suite} ({one.belongs}): {one.metric.better} is better"
+        panels.setdefault(title, []).append(one)
+    longest = max((len(rows) for rows in panels.values()), default=1)
+    height = max(1, len(panels)) * (longest * _ROW_INCHES + 1.1)
+    figure = Figure(figsize=(9, height), layout="constrained")
+    axes_of = figure.subplots(max(1, len(panels)), squeeze=False, sharex=True)[:, 0]
+    for axes, (title, rows) in zip(axes_of, panels.items(), strict=False):
+        axes.axvspan(1 - tolerance, 1 + tolerance, color="#0000000f")
+        axes.axvline(1, color=_QUIET, linewidth=1)
+        for at, one in enumerate(reversed(rows)):
+            axes.plot(one.ratio, at, "o", color=_COLOURS.get(one.verdict, _QUIET))
+        axes.set_yticks(range(len(rows)), [one.host for one in reversed(rows)], fontsize=8)
+        axes.set_title(title, fontsize=10, loc="left")
+    said = "; ".join(
+        f"{one.host} {one.metric.title.lower()} {one.ratio:.3f} of its class, {one.verdict}"
+        for one in standings
+    )
+    return _inline(figure, f"Ratios to the class's median: {said or 'nothing was benchmarked'}")
 
 
 def _inline(figure: Figure, description: str) -> HTML:

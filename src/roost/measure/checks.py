@@ -14,6 +14,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.inventory import Host
 from roost.measure.client import Client, EngineError
+from roost.parquet import Table
 
 #: What a check came to. `not seen`: nothing contradicts it and nothing shows it either.
 Verdict = Literal["pass", "fail", "not seen", "not applicable"]
@@ -93,6 +94,8 @@ class Evidence:
     figures: dict[str, Figure] = field(default_factory=dict)
     #: Raw texts by file name, for the run's folder.
     artefacts: dict[str, str] = field(default_factory=dict)
+    #: What is long, by file name.
+    tables: dict[str, Table] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

@@ -1,8 +1,9 @@
 """What a benchmark leaves behind, as data: ``benchmark.json`` of a run's folder.
 
 A benchmark is cells, a cell is repetitions, and a repetition is one call of the harness with every
-request of it. Figures are derived here and nowhere else, so a table, a chart and a comparison say
-the same.
+request of it. Requests and draft positions are long, so they are Parquet files beside it; in
+memory they are part of the repetition. Figures are derived here and nowhere else, so a table, a
+chart and a comparison say the same.
 """
 
 from __future__ import annotations
@@ -11,18 +12,43 @@ import statistics as plain
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from roost import runs
+from roost import parquet, runs
 from roost.errors import RoostError
 from roost.figures import Figure as PublishedFigure
 from roost.measure import statistics
+from roost.measure.checks import Evidence
 from roost.measure.metrics import SpecCounters
 from roost.measure.statistics import Estimate
+from roost.parquet import Table
+
+Row = dict[str, Any]
 
 FILE = "benchmark.json"
+#: One row a request; seconds by the harness, tokens by the engine.
+REQUESTS = "requests.parquet"
+_REQUEST_COLUMNS: dict[str, type] = {
+    "point": str,
+    "repetition": int,
+    "prompt": str,
+    "prompt_tokens": int,
+    "output_tokens": int,
+    "ttft": float,
+    "latency": float,
+}
+#: One row a repetition and draft position (from 1): how often its token was accepted, in how many
+#: drafts.
+ACCEPTANCE = "acceptance.parquet"
+_ACCEPTANCE_COLUMNS: dict[str, type] = {
+    "point": str,
+    "repetition": int,
+    "position": int,
+    "accepted": float,
+    "drafts": float,
+}
 
 
 class _Data(BaseModel):
@@ -52,7 +78,7 @@ class Speculation(_Data):
     drafts: float
     draft_tokens: float
     accepted: float
-    per_position: list[float]
+    per_position: list[float] = []
 
     @property
     def counters(self) -> SpecCounters:
@@ -72,7 +98,7 @@ class Repetition(_Data):
 
     duration: float
     output_throughput: float
-    requests: list[RequestPoint]
+    requests: list[RequestPoint] = []
     speculation: Speculation | None
     accept_length: float | None
     clock: float | None
@@ -287,6 +313,34 @@ def published(
     return found
 
 
+def document(benchmark: Benchmark) -> str:
+    """``benchmark.json``: everything but what :func:`tables` has."""
+    long = {"requests": True, "speculation": {"per_position": True}}
+    left_out: Any = {"cells": {"__all__": {"repetitions": {"__all__": long}}}}
+    return benchmark.model_dump_json(indent=1, exclude=left_out) + "\n"
+
+
+def tables(benchmark: Benchmark) -> dict[str, Table]:
+    """The long part of a benchmark, by file name. Repetitions count from 1, as raw files do."""
+    requests, acceptance = Table(_REQUEST_COLUMNS), Table(_ACCEPTANCE_COLUMNS)
+    for cell in benchmark.cells:
+        for number, one in enumerate(cell.repetitions, 1):
+            here = {"point": cell.id, "repetition": number}
+            requests.rows += [{**here, **request.model_dump()} for request in one.requests]
+            if one.speculation is not None:
+                acceptance.rows += [
+                    {**here, "position": at, "accepted": count, "drafts": one.speculation.drafts}
+                    for at, count in enumerate(one.speculation.per_position, 1)
+                ]
+    return {REQUESTS: requests, ACCEPTANCE: acceptance}
+
+
+def of(evidence: Evidence) -> Benchmark:
+    """The benchmark that a measurement has just made."""
+    rows = {name: table.rows for name, table in evidence.tables.items()}
+    return _join(parse(evidence.artefacts[FILE]), rows.get(REQUESTS, []), rows.get(ACCEPTANCE, []))
+
+
 def read(folder: Path) -> Benchmark:
     """The points of a run.
 
@@ -299,9 +353,53 @@ def read(folder: Path) -> Benchmark:
     if not (folder / FILE).is_file():
         raise RoostError(f"{folder}: no benchmark", why=f"it is a run of {result.notebook}")
     try:
-        return parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
+        found = parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
     except OSError as error:
         raise RoostError(f"{folder / FILE}: cannot be read", why=str(error.strerror)) from None
+    repetitions = [one for cell in found.cells for one in cell.repetitions]
+    if all("requests" in one.model_fields_set for one in repetitions):
+        # A run that was kept before there were tables has everything in its document.
+        return found
+    return _join(found, parquet.read(folder / REQUESTS), parquet.read(folder / ACCEPTANCE))
+
+
+def _join(found: Benchmark, requests: list[Row], acceptance: list[Row]) -> Benchmark:
+    """The document with its long part back in place."""
+    asked = _by_repetition(requests)
+    accepted = _by_repetition(acceptance)
+
+    def whole(cell: str, number: int, one: Repetition) -> Repetition:
+        rows = asked.get((cell, number), [])
+        changes: dict[str, object] = {
+            "requests": [
+                RequestPoint(**{key: row[key] for key in RequestPoint.model_fields}) for row in rows
+            ]
+        }
+        if one.speculation is not None:
+            positions = sorted(accepted.get((cell, number), []), key=lambda row: row["position"])
+            changes["speculation"] = one.speculation.model_copy(
+                update={"per_position": [row["accepted"] for row in positions]}
+            )
+        return one.model_copy(update=changes)
+
+    cells = [
+        cell.model_copy(
+            update={
+                "repetitions": [
+                    whole(cell.id, number, one) for number, one in enumerate(cell.repetitions, 1)
+                ]
+            }
+        )
+        for cell in found.cells
+    ]
+    return found.model_copy(update={"cells": cells})
+
+
+def _by_repetition(rows: list[Row]) -> dict[tuple[str, int], list[Row]]:
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["point"], row["repetition"]), []).append(row)
+    return found
 
 
 def parse(text: str, path: Path = Path(FILE)) -> Benchmark:

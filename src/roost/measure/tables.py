@@ -106,6 +106,11 @@ def gaps(found: Iterable[Gap]) -> HTML:
     return _html(pd.DataFrame(rows))
 
 
+def rows(found: Iterable[Mapping[str, str]]) -> HTML:
+    """Rows as they are; what one of them lacks is empty."""
+    return _html(pd.DataFrame(list(found)).fillna(""))
+
+
 def _interval(found: Estimate) -> str:
     if found.low is None or found.high is None:
         return "none: too few values"

@@ -9,13 +9,27 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from roost import smi, ssh
 from roost.errors import RoostError
+from roost.parquet import Table
 
+#: What was sampled, in a run's folder: one row a GPU and moment.
+FILE = "gpu.parquet"
+COLUMNS: dict[str, type] = {
+    "point": str,
+    "repetition": int,
+    "at": float,
+    "gpu": str,
+    "clock": float,
+    "power": float,
+    "temperature": float,
+    "slowed": str,
+}
 INTERVAL_S = 2.0
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10
@@ -32,13 +46,17 @@ _QUERY = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,nohead
 
 @dataclass(frozen=True)
 class Sample:
-    """One GPU at one moment: MHz, W, °C; ``None`` where it does not say."""
+    """One GPU at one moment: MHz, W, °C; ``None`` where it does not say.
+
+    ``at`` is in seconds since the watch began.
+    """
 
     gpu: str
     clock: float | None
     power: float | None
     temperature: float | None
     slowed: tuple[str, ...] = ()
+    at: float = 0.0
 
 
 @dataclass
@@ -67,6 +85,8 @@ def watching(remote: ssh.Remote, interval_s: float = INTERVAL_S) -> Iterator[Wat
     watch = Watch()
     done = threading.Event()
 
+    began = time.monotonic()
+
     def sample() -> None:
         while not done.is_set() and not watch.why_not:
             try:
@@ -76,7 +96,8 @@ def watching(remote: ssh.Remote, interval_s: float = INTERVAL_S) -> Iterator[Wat
                     said = (answer.err + answer.out).strip() or f"exit status {answer.rc}"
                     watch.why_not = " ".join(said.split())[:200]
                 else:
-                    watch.samples += parse(answer.out)
+                    at = time.monotonic() - began
+                    watch.samples += [replace(one, at=at) for one in parse(answer.out)]
             except RoostError as error:
                 watch.why_not = error.what
             done.wait(interval_s)
@@ -110,6 +131,22 @@ def parse(text: str) -> list[Sample]:
         found.append(
             Sample(gpu, smi.figure(clock), smi.figure(power), smi.figure(temperature), slowed)
         )
+    return found
+
+
+def table(watches: Mapping[tuple[str, int], Watch]) -> Table:
+    """Every sample of a benchmark, by point and repetition."""
+    found = Table(COLUMNS)
+    for (point, number), watch in watches.items():
+        found.rows += [
+            {
+                "point": point,
+                "repetition": number,
+                **asdict(sample),
+                "slowed": ", ".join(sample.slowed),
+            }
+            for sample in watch.samples
+        ]
     return found
 
 

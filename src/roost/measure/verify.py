@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from roost import quality, runs, site, ssh
+from roost import asking, quality, runs, site, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
@@ -41,6 +41,8 @@ COPY_PROMPT = (
     "Copy this text exactly, twice:\n"
     "The quick brown fox jumps over the lazy dog. The five boxing wizards jump quickly."
 )
+#: The host's facts and the engine's version, in a run's folder.
+HOST = "host.json"
 _DEPLOY = "deploy again: roost deploy -i INVENTORY --limit HOST"
 #: Last lines of the engine's log that are kept as evidence.
 LOG_LINES = 20_000
@@ -176,6 +178,7 @@ def verify(target: Target, asked: Options | None = None) -> Evidence:
     style = asked.subject.resolved.engine.style
     checks += conduct.checks(target, style, switched_off=not asked.bad_requests)
     keep_log(target, evidence)
+    keep_host(target, evidence)
     checks += [key_hidden(target, evidence)]
     evidence.checks = [_with_fix(check) for check in checks]
     if asked.require_seen:
@@ -732,3 +735,20 @@ def keep_log(target: Target, evidence: Evidence) -> None:
         evidence.artefacts["engine.log"] = _log(target, ["--tail", str(LOG_LINES)])
     except RoostError as error:
         evidence.artefacts["engine.log"] = f"not read: {error}\n"
+
+
+def keep_host(target: Target, evidence: Evidence) -> None:
+    """Keep what this was found on: ``{facts, engine_version, not_read}``.
+
+    A figure without its machine says little, and a driver that was updated since explains a drift.
+    What cannot be had is null, with the reason.
+    """
+    kept: dict[str, Any] = {"facts": None, "engine_version": None, "not_read": target.no_remote}
+    if target.remote is not None and target.client is not None:
+        try:
+            facts = asking.facts(target.remote, target.host)
+            kept["facts"] = facts.model_dump(mode="json")
+            kept["engine_version"] = target.client.version()
+        except RoostError as error:
+            kept["not_read"] = error.what
+    evidence.artefacts[HOST] = json.dumps(kept, indent=1) + "\n"

@@ -7,3 +7,5 @@ tests as ``roost.onhost.…``; so what both need has one home.
 
 #: Docker's name of the container that serves, and systemd's of the unit that keeps it running.
 NAME = "roost-llm"
+#: systemd's name of the watchdog.
+WATCHDOG = "roost-watchdog"

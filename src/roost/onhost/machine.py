@@ -17,6 +17,10 @@ from .logs import LONGEST, Log
 _COMMAND = 120.0
 
 
+#: What the watchdog has stopped for want of memory, in the runtime directory.
+RELIEVED = "relieved.json"
+
+
 class MachineError(Exception):
     """Docker or systemd did not do what was asked; the message is theirs."""
 
@@ -112,6 +116,14 @@ class Machine:
         fields = Path("/proc", str(inspected["State"]["Pid"]), "stat").read_text().rsplit(")", 1)
         started = int(fields[1].split()[19]) / os.sysconf("SC_CLK_TCK")
         return float(Path("/proc/uptime").read_text().split()[0]) - started
+
+    def relieved(self, inspected: dict[str, Any], runtime: str = "/run/roost") -> str:
+        """Why the watchdog has stopped a container for want of memory; empty if it has not."""
+        try:
+            note = json.loads(Path(runtime, RELIEVED).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return ""
+        return str(note["said"]) if inspected["Id"] in note["containers"] else ""
 
     def start_docker(self) -> None:
         """Start Docker, if systemd can."""

@@ -90,6 +90,12 @@ class Store:
         self._lock = descriptor
         return waited_for
 
+    def end_turn(self) -> None:
+        """Give the turn back, for a process that lives on."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
     def holder(self) -> str | None:
         """Who changes this host at the moment; none if nobody does."""
         try:

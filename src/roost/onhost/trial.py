@@ -185,8 +185,10 @@ def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
     if found is None:
         raise TrialError("engine", f"the container is gone, {when}", log.text())
     kernel = machine.kernel(found, log.begun)
+    relieved = machine.relieved(found)
+    by = f" (the watchdog stopped it: {relieved})" if relieved else ""
     raise TrialError(
-        "engine", f"{ended(found)} {when}", log.text(), state=found["State"], kernel=kernel
+        "engine", f"{ended(found)}{by} {when}", log.text(), state=found["State"], kernel=kernel
     )
 
 

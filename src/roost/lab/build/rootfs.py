@@ -34,6 +34,9 @@ DOCKER_PACKAGES = ("docker.io", "pigz", "python3-requests")
 # What turns it into a gateway; not installed on any host, but found by apt there.
 GATEWAY_PACKAGES = ("haproxy",)
 
+# What makes it the fleet's mirror; nothing of it is installed beforehand.
+MIRROR_PACKAGES = ("nginx", "docker-registry")
+
 # libnuma1 and libstdc++6 are linked by the engine, g++ and Python's headers are called by it when
 # it compiles (the engine's default; the recipe turns it off, and a test turns it on again).
 ENGINE_PACKAGES = (
@@ -66,7 +69,7 @@ _KEEP_DEBS = f"""
 set -e
 rm -f "$1"/var/cache/apt/archives/*.deb
 APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --download-only --no-install-recommends \\
-  install {" ".join((*DOCKER_PACKAGES, *GATEWAY_PACKAGES))}
+  install {" ".join((*DOCKER_PACKAGES, *GATEWAY_PACKAGES, *MIRROR_PACKAGES))}
 mv "$1"/var/cache/apt/archives/*.deb "$DEBS"
 """
 
@@ -92,7 +95,7 @@ _ENGINE_BASE = _debootstrap(ENGINE_PACKAGES, (*_DOCUMENTATION, *_SPARE_PARTS), _
 
 
 def host_base(cache: Path, say: Say) -> Path:
-    """A host without Docker (``rootfs/``), and the packages for Docker or a gateway (``apt/``).
+    """A host without Docker (``rootfs/``), and the packages that roles install on it (``apt/``).
 
     ``apt/`` is a flat repository: the .deb files and their index ``Packages``.
     """
@@ -163,7 +166,7 @@ def host_rootfs(cache: Path, say: Say) -> list[Path]:
 
 
 def apt_repository(cache: Path, say: Say) -> Path:
-    """A flat Debian repository with Docker, HAProxy, and what they need beyond a host's base."""
+    """A flat Debian repository with what roles install, and its needs beyond :func:`host_base`."""
     return cached.point(paths.apt_repository(cache), host_base(cache, say) / "apt")
 
 

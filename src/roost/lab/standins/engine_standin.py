@@ -5,6 +5,10 @@ It is the command of the image ``roost-lab/engine-standin`` and takes vLLM's com
 does not know it ignores, and what it is to do wrong is said with ``--standin-…``. It answers the
 questions of roost's gate from a list and everything else with the same words; its counters count
 what it pretends to have drafted and accepted.
+
+Two prompts are commands: ``stand-in: wedge`` is never answered, nor is anything after it, while
+/health stays good; ``stand-in: prefill N`` is answered after N seconds in which blocks are filled
+and no token comes.
 """
 
 from __future__ import annotations
@@ -54,7 +58,8 @@ class Engine:
         self.asked = asked
         self.started = time.monotonic()
         self.lock = threading.Lock()
-        self.requests = self.running = self.tokens = 0
+        self.requests = self.running = self.tokens = self.blocks = 0
+        self.wedged = False
         self.held = b""
 
     def hold(self) -> None:
@@ -76,11 +81,23 @@ class Engine:
         if self.asked.standin_wedged:
             return []
         prompt = body["messages"][-1]["content"]
+        self.obey(prompt)
         text = next((text for key, text in ANSWERS.items() if key in prompt), OTHER * 20)
         words: list[str] = (self.asked.standin_answer or text).split()[: body.get("max_tokens", 16)]
         with self.lock:
             self.tokens += len(words)
         return words
+
+    def obey(self, prompt: str) -> None:
+        """Do what a prompt asks for, if it is a command."""
+        self.wedged = self.wedged or prompt == "stand-in: wedge"
+        if self.wedged:
+            threading.Event().wait()
+        if prompt.startswith("stand-in: prefill "):
+            until = time.monotonic() + float(prompt.split()[-1])
+            while time.monotonic() < until:
+                time.sleep(0.2)
+                self.blocks += 1
 
     def metrics(self) -> str:
         """vLLM's counters, as far as anybody here reads them."""
@@ -90,6 +107,7 @@ class Engine:
         values = {
             "num_requests_running": self.running,
             "num_requests_waiting": 0,
+            "kv_cache_usage_perc": self.blocks / 1e4,
             "prompt_tokens_total": 10 * self.requests,
             "generation_tokens_total": self.tokens,
             "spec_decode_num_drafts_total": drafts,

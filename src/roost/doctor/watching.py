@@ -1,0 +1,53 @@
+"""What the watchdog of a host has seen."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+from roost.doctor.check import Check
+from roost.hosts import HostFacts
+
+#: Events as old as that still say something of the engine's condition.
+RECENT = dt.timedelta(days=1)
+_LOOK = "roost status -i INVENTORY, and the evidence under /var/lib/roost/watchdog/cases"
+
+
+def engine(facts: HostFacts) -> Iterator[Check]:
+    """Whether an engine was stopped, or has ended lately; nothing where nobody watches."""
+    seen = facts.condition.watchdog
+    if seen is None:
+        return
+    wants = "an engine that nobody had to end for a day"
+    if seen.held:
+        yield Check(
+            id="watchdog",
+            severity="fail",
+            saw=f"the engine was stopped: {seen.held}",
+            wants=wants,
+            why="memory that runs out takes the whole machine along, not only the engine",
+            fix="end what else runs there, or lower gpu_memory_utilization or kv_cache_bytes; then "
+            "deploy, which starts it. roost_memory_floor_mib is the floor",
+        )
+    elif not seen.active:
+        yield Check(
+            id="watchdog",
+            severity="warn",
+            saw="the watchdog does not run",
+            wants="the service roost-watchdog, which a deploy installs",
+            why="a wedged engine then stays wedged, and memory that runs out takes the machine",
+            fix="systemctl status roost-watchdog; deploy again",
+        )
+    else:
+        since = (dt.datetime.now(dt.UTC) - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
+        recent = [event for event in seen.events if event["at"] > since]
+        yield Check(
+            id="watchdog",
+            severity="warn" if recent else "ok",
+            saw=f"{len(recent)} events in a day, the last: {recent[-1]['said']}"
+            if recent
+            else "nothing for a day",
+            wants=wants,
+            why="an engine that ends is started again, and its requests are lost" if recent else "",
+            fix=_LOOK if recent else "",
+        )

@@ -1,0 +1,682 @@
+"""All hosts of an inventory side by side, from the runs that were kept of them.
+
+A host is compared with its class: the hosts that run the same recipe and speculation on the same
+hardware. Its standing in a metric is the median, over a suite's points, of its newest run's value
+divided by the class's median there; one point's noise moves it little.
+
+A host is an outlier by the modified z-score of Iglewicz and Hoaglin (How to Detect and Handle
+Outliers, ASQC 1993): 0.6745 times its distance from the median in units of the median absolute
+deviation, beyond 3.5, of the logarithms; and only beyond the tolerance as well. Median and MAD are
+not moved by the outliers themselves as long as they are fewer than half, so five hosts are the
+least: with 1.5 % between hosts one that is 15 % slower is found in 97 of 100 classes of five, and
+fewer than one class in a hundred raises a false alarm (tests/unit/test_measure_fleet.py).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from typing import Any, Literal
+
+from roost import asking, deployment, runs, ssh
+from roost import inventory as inventories
+from roost.errors import RoostError, UsageError
+from roost.hosts import HostFacts
+from roost.inventory import Host, Inventory
+from roost.measure import points, store
+from roost.measure.checks import Check, Evidence, Figure
+from roost.measure.compare import DECISIVE, TOLERANCE, Compared, gaps
+from roost.measure.points import Metric
+from roost.measure.store import Kept, KeptResult
+from roost.root import repository_root
+from roost.runs import Pins, Result
+
+#: Hosts of a class that an outlier needs.
+FEWEST_HOSTS = 5
+#: Runs of a host that a trend needs: of four, no order at all is significant at 5 %.
+FEWEST_RUNS = 5
+_Z = 3.5
+_SIGNIFICANT = 0.05
+#: Hosts asked at a time.
+_JOBS = 8
+
+Verdict = Literal["worse", "better", "as its class", "too few hosts"]
+
+
+@dataclass(frozen=True)
+class Class:
+    """What hosts must share to be compared."""
+
+    hardware: str
+    recipe: str
+    speculation: str
+
+    def __str__(self) -> str:
+        return f"{self.hardware}, {self.recipe}, {self.speculation}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run of one of the hosts."""
+
+    kept: Kept
+    result: KeptResult
+
+    @property
+    def belongs(self) -> Class:
+        return Class(self.result.hardware, self.result.recipe, self.result.speculation)
+
+    def facts(self) -> dict[str, str]:
+        """Versions and digests that the run was made with; what is not known is left out."""
+        lock = self.result.lock
+        facts = self.kept.machine.facts if self.kept.machine else None
+        found = {
+            # The repository may be a mirror's; the digest says what runs.
+            "image": (lock.get("image") or "").rpartition("@")[2],
+            "model": lock.get("model") or "",
+            "drafter": lock.get("drafter") or "",
+            "engine": self.kept.engine_version,
+            "driver": self.kept.driver,
+            "kernel": str(facts.model_dump().get("kernel", "")) if facts else "",
+        }
+        return {key: value for key, value in found.items() if value}
+
+
+#: Of these a class must have one value; of driver and kernel a difference is only said.
+_PINNED = ("image", "model", "drafter", "engine")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How one host stands in its class by one metric of a suite.
+
+    Attributes:
+        ratio: To the class's median, over the points of the suite.
+        hosts: How many hosts the class has that measured this.
+        run: The run it is of.
+    """
+
+    belongs: Class
+    suite: str
+    metric: Metric
+    host: str
+    ratio: float
+    hosts: int
+    verdict: Verdict
+    run: str
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One metric of one host over its runs.
+
+    Attributes:
+        change: From the first run to the last along the trend, as a factor; none with too few runs.
+        p: The probability of so clear an order without a trend (Mann-Kendall, exact, two-sided).
+    """
+
+    metric: Metric
+    runs: int
+    change: float | None
+    p: float | None
+
+    def drifts(self, tolerance: float) -> bool:
+        """It goes one way, and far enough to care."""
+        if self.change is None or self.p is None or self.p >= _SIGNIFICANT:
+            return False
+        return abs(self.change - 1) > tolerance
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A look at a fleet that has begun."""
+
+    inventory: Inventory
+    folder: Path
+    started: dt.datetime
+    tolerance: float
+    measured: list[Measured]
+    problems: list[str] = field(default_factory=list)
+    live: Mapping[str, HostFacts | RoostError] = field(default_factory=dict)
+
+    def of(self, host: str, kind: str = "") -> list[Measured]:
+        """A host's runs, the newest last."""
+        return [
+            one for one in self.measured if one.result.host == host and kind in {"", one.kept.kind}
+        ]
+
+    def named(self, belongs: Class) -> str:
+        """Of which class something is; nothing in a fleet that has only one."""
+        return f" ({belongs})" if len({one.belongs for one in self.measured}) > 1 else ""
+
+    def describe(self) -> dict[str, str]:
+        """What is about to be looked at, for the first output of a notebook."""
+        return {
+            "inventory": str(self.inventory.path),
+            "hosts": ", ".join(self.inventory.hosts),
+            "kept runs": f"{len(self.measured)} of these hosts",
+            "live": f"{len(self.live)} hosts asked now" if self.live else "no host is asked",
+            "folder": str(self.folder),
+        }
+
+    def finish(self, evidence: Evidence) -> Result:
+        """Write everything into the folder and return the result."""
+
+        def shared(values: Iterable[str]) -> str:
+            return ", ".join(sorted({value for value in values if value}))
+
+        newest = [found[-1] for host in self.inventory.hosts if (found := self.of(host))]
+        result = Result(
+            ok=evidence.ok,
+            notebook="fleet",
+            recipe=shared(one.result.recipe for one in newest),
+            host=self.inventory.path.stem,
+            hardware=shared(one.result.hardware for one in newest),
+            speculation=shared(one.result.speculation for one in newest),
+            lock=Pins(
+                file=shared(one.result.lock.get("file") or "" for one in newest),
+                image=shared(one.result.lock.get("image") or "" for one in newest),
+                model=shared(one.result.lock.get("model") or "" for one in newest),
+                drafter=shared(one.result.lock.get("drafter") or "" for one in newest) or None,
+            ),
+            started=self.started,
+            finished=dt.datetime.now(dt.UTC),
+            checks=evidence.checks,
+            figures=evidence.figures,
+        )
+        runs.write(self.folder, result, evidence.artefacts)
+        return result
+
+
+def start(
+    inventory: Any,
+    *,
+    live: Any = False,
+    tolerance: Any = TOLERANCE,
+    runs_dir: Any = "runs",
+    run_dir: Any = None,
+) -> Fleet:
+    """Check a notebook's parameters, read the runs and make the folder of this look.
+
+    Args:
+        inventory: Path, relative to the working directory or the repository root.
+        live: Also ask every host now what it is.
+        tolerance: The gap that is too small to care about, as a fraction.
+        runs_dir: Where runs are kept; relative to the repository root.
+        run_dir: This look's own folder, where a caller has made it already.
+
+    Raises:
+        UsageError: A parameter makes no sense, or there is no such inventory or folder of runs.
+    """
+    if not isinstance(live, bool):
+        raise UsageError(f"parameter live is {live!r}, which is neither True nor False")
+    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float):
+        raise UsageError(f"parameter tolerance is {tolerance!r}, which is no number")
+    if not 0 <= tolerance < 1:
+        raise UsageError("parameter tolerance is a fraction from 0 to below 1, such as 0.05")
+    loaded = inventories.load(runs.text("inventory", inventory))
+    home = repository_root() / runs.text("runs_dir", runs_dir)
+    own = Path(runs.text("run_dir", run_dir)).absolute() if run_dir is not None else None
+    kept = [run for run in store.read_all(home) if run.folder.absolute() != own]
+    measured = [
+        Measured(run, run.result)
+        for run in kept
+        if run.result is not None and run.result.host in loaded.hosts
+    ]
+    measured.sort(key=lambda one: one.result.started)
+    if own is None:
+        own = runs.new_folder(home, "fleet", loaded.path.stem)
+    own.mkdir(parents=True, exist_ok=True)
+    return Fleet(
+        inventory=loaded,
+        folder=own,
+        started=dt.datetime.now(dt.UTC),
+        tolerance=float(tolerance),
+        measured=measured,
+        problems=[run.problem for run in kept if run.problem],
+        live=ask(loaded.hosts.values()) if live else {},
+    )
+
+
+def ask(hosts: Iterable[Host]) -> dict[str, HostFacts | RoostError]:
+    """What each host is now, several at a time, or why it did not say."""
+
+    def one(host: Host) -> HostFacts | RoostError:
+        try:
+            with ssh.connect(host) as remote:
+                return asking.facts(remote, host)
+        except RoostError as error:
+            return error
+
+    known = list(hosts)
+    with ThreadPoolExecutor(_JOBS) as pool:
+        return dict(zip((host.name for host in known), pool.map(one, known), strict=True))
+
+
+# --- side by side ---------------------------------------------------------------------------------
+
+
+def rows(fleet: Fleet) -> list[dict[str, str]]:
+    """A row a host: what its newest runs say it is."""
+    found = []
+    for name, host in fleet.inventory.hosts.items():
+        all_of_it = fleet.of(name)
+        facts: dict[str, str] = {}
+        for one in all_of_it:
+            facts |= one.facts()
+        belongs = all_of_it[-1].belongs if all_of_it else Class("", "", "")
+        row = {
+            "host": name,
+            "hardware": belongs.hardware,
+            "recipe": belongs.recipe,
+            "speculation": belongs.speculation,
+            "verified": _newest(fleet.of(name, "verify")),
+            "benchmarked": _newest(fleet.of(name, "benchmark")),
+            **{key: facts.get(key, "") for key in ("engine", "driver", "kernel")},
+            "runs are of": _current(host, all_of_it),
+        }
+        if fleet.live:
+            row["now"] = _now(fleet.live[name])
+        found.append(row)
+    return found
+
+
+def _newest(measured: Sequence[Measured]) -> str:
+    if not measured:
+        return "never"
+    return f"{measured[-1].result.started:%Y-%m-%d}, {measured[-1].kept.state}"
+
+
+def _current(host: Host, measured: Sequence[Measured]) -> str:
+    """Is what was measured last what the inventory means now?"""
+    if not measured:
+        return ""
+    try:
+        now = deployment.from_variables(host.name, host.variables, repository_root())
+    except RoostError as error:
+        return f"not known: {error.what}"
+    wanted = {
+        "image": now.image_digest,
+        **dict(
+            zip(
+                ("model", "drafter"),
+                (f"{weights.repo}@{weights.revision}" for weights in now.weights),
+                strict=False,
+            )
+        ),
+    }
+    was = measured[-1].facts()
+    other = [key for key, value in wanted.items() if was.get(key) != value]
+    return f"another {' and '.join(other)}" if other else "what the inventory means now"
+
+
+def _now(facts: HostFacts | RoostError) -> str:
+    if isinstance(facts, RoostError):
+        return f"not reached: {facts.what}"
+    drivers = sorted({gpu.driver for gpu in facts.gpus if gpu.driver})
+    return ", ".join([*(f"driver {driver}" for driver in drivers), f"kernel {facts.kernel}"])
+
+
+# --- outliers -------------------------------------------------------------------------------------
+
+
+def standings(fleet: Fleet) -> list[Standing]:
+    """Every host's newest benchmark of each suite against its class."""
+    newest: dict[tuple[Class, str], dict[str, Measured]] = {}
+    for one in fleet.measured:
+        if one.kept.benchmark is not None:
+            beside = newest.setdefault((one.belongs, one.kept.benchmark.suite), {})
+            beside[one.result.host] = one
+    found = []
+    for (belongs, suite), by_host in newest.items():
+        for key in DECISIVE:
+            metric = points.metric(key)
+            ratios = to_median({host: values(one.kept, key) for host, one in by_host.items()})
+            judged = judge(ratios, metric, fleet.tolerance)
+            found += [
+                Standing(
+                    belongs, suite, metric, host, ratio, len(ratios), judged[host],
+                    by_host[host].kept.name,
+                )
+                for host, ratio in ratios.items()
+            ]  # fmt: skip
+    return found
+
+
+def values(run: Kept, metric: str) -> dict[str, float]:
+    """A run's value of a metric at each point, where it is positive."""
+    return {
+        row["point"]: row["value"]
+        for row in run.measured
+        if row["metric"] == metric and row["value"] > 0
+    }
+
+
+def to_median(by_host: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Each host's ratio to the median of all, over the points that it measured.
+
+    Of a point that it alone measured nothing can be said; a host with no other is left out.
+    """
+    at: dict[str, list[float]] = {}
+    for measured in by_host.values():
+        for point, value in measured.items():
+            at.setdefault(point, []).append(value)
+    medians = {point: statistics.median(found) for point, found in at.items() if len(found) > 1}
+    found = {}
+    for host, measured in by_host.items():
+        ratios = [value / medians[point] for point, value in measured.items() if point in medians]
+        if ratios:
+            found[host] = statistics.median(ratios)
+    return found
+
+
+def judge(
+    ratios: Mapping[str, float], metric: Metric, tolerance: float = TOLERANCE
+) -> dict[str, Verdict]:
+    """What each host's ratio says beside the others'; see the module for the rule."""
+    if len(ratios) < FEWEST_HOSTS:
+        return dict.fromkeys(ratios, "too few hosts")
+    logs = {host: math.log(ratio) for host, ratio in ratios.items()}
+    middle = statistics.median(logs.values())
+    spread = statistics.median(abs(value - middle) for value in logs.values())
+    found: dict[str, Verdict] = {}
+    for host, value in logs.items():
+        far = 0.6745 * abs(value - middle) > _Z * spread
+        if not far or abs(math.exp(value - middle) - 1) <= tolerance:
+            found[host] = "as its class"
+        else:
+            found[host] = "better" if (value > middle) == (metric.better == "higher") else "worse"
+    return found
+
+
+# --- drift ----------------------------------------------------------------------------------------
+
+
+def trends(series: Sequence[Measured]) -> list[Trend]:
+    """Every decisive metric of a host over its runs of one suite, the oldest first."""
+    found = []
+    for key in DECISIVE:
+        measured = [values(one.kept, key) for one in series]
+        times = [one.result.started.timestamp() for one in series]
+        kept = [(at, now) for at, now in zip(times, measured, strict=True) if now]
+        shared = set.intersection(*(set(now) for _, now in kept)) if kept else set()
+        if not shared:
+            continue
+        first = kept[0][1]
+        logs = [
+            statistics.median(math.log(now[point] / first[point]) for point in shared)
+            for _, now in kept
+        ]
+        found.append(_trend(points.metric(key), [at for at, _ in kept], logs))
+    return found
+
+
+def _trend(metric: Metric, times: Sequence[float], logs: Sequence[float]) -> Trend:
+    if len(logs) < FEWEST_RUNS:
+        return Trend(metric, len(logs), None, None)
+    # Theil and Sen's slope: the median of all pairs', which a single odd run does not tilt.
+    slopes = [
+        (logs[b] - logs[a]) / (times[b] - times[a])
+        for a, b in combinations(range(len(logs)), 2)
+        if times[b] > times[a]
+    ]
+    change = math.exp(statistics.median(slopes) * (times[-1] - times[0])) if slopes else 1.0
+    return Trend(metric, len(logs), change, mann_kendall(logs))
+
+
+def mann_kendall(series: Sequence[float]) -> float:
+    """The two-sided probability of so ordered a series if every order were as likely (exact)."""
+    n = len(series)
+    score = sum(
+        (series[b] > series[a]) - (series[b] < series[a]) for a, b in combinations(range(n), 2)
+    )
+    # How many of the n! orders have how many pairs in order, built up one value at a time.
+    ways = [1]
+    for size in range(2, n + 1):
+        longer = [0] * (len(ways) + size - 1)
+        for pairs, count in enumerate(ways):
+            for more in range(size):
+                longer[pairs + more] += count
+        ways = longer
+    total = n * (n - 1) // 2
+    extreme = sum(count for pairs, count in enumerate(ways) if abs(2 * pairs - total) >= abs(score))
+    return min(1.0, extreme / math.factorial(n))
+
+
+def step(series: Sequence[Measured]) -> list[str]:
+    """Metrics that most points of the newest run are worse in than in the run before."""
+    if len(series) < 2:
+        return []
+    pair = [_comparable(one) for one in series[-2:]]
+    try:
+        found = gaps([one for one in pair if one is not None])
+    except (RoostError, ValueError):
+        return []
+    said = []
+    for key in DECISIVE:
+        here = [gap for gap in found if gap.metric.key == key]
+        worse = [gap for gap in here if gap.verdict == "worse"]
+        if 2 * len(worse) > len(here):
+            ratio = statistics.median(gap.value.value for gap in here)
+            said.append(
+                f"{here[0].metric.title.lower()} {(ratio - 1) * 100:+.0f} %, worse at "
+                f"{len(worse)} of {len(here)} points"
+            )
+    return said
+
+
+def _comparable(one: Measured) -> Compared | None:
+    if one.kept.benchmark is None:
+        return None
+    return Compared(one.kept.folder, Result.model_validate(one.kept.document), one.kept.benchmark)
+
+
+# --- the checks -----------------------------------------------------------------------------------
+
+
+def check(fleet: Fleet) -> Evidence:
+    """Judge the fleet: what is kept of it, outliers, drift, and what differs."""
+    evidence = Evidence()
+    evidence.checks += _kept(fleet)
+    standing = standings(fleet)
+    evidence.checks += _outliers(fleet, standing)
+    evidence.checks += _drifts(fleet)
+    evidence.checks += _differences(fleet)
+    for one in standing:
+        key = f"{one.host}.{one.suite}.{one.metric.key}/{one.belongs}"
+        evidence.figures[key] = Figure(
+            title=f"{one.metric.title}, {one.suite}{fleet.named(one.belongs)}: {one.host}",
+            value=one.ratio,
+            unit="times",
+            source=f"{one.verdict}; run {one.run} against the median of {one.hosts} hosts, the "
+            "median of all points",
+        )
+    return evidence
+
+
+def _kept(fleet: Fleet) -> list[Check]:
+    checks = [
+        Check(
+            id="kept runs",
+            ok=bool(fleet.measured),
+            expected="runs of these hosts",
+            observed=f"{len(fleet.measured)}",
+            why="; ".join(fleet.problems),
+        )
+    ]
+    for name in fleet.inventory.hosts:
+        verified = fleet.of(name, "verify")
+        failed = verified[-1].result.checks if verified and not verified[-1].result.ok else []
+        why = "; ".join(one.id for one in failed if not one.ok)
+        checks.append(
+            Check(
+                id=f"runs {name}",
+                ok=bool(fleet.of(name)) and not failed,
+                expected="kept runs, and no failed verification since",
+                observed=f"{len(fleet.of(name))} kept; verified: {_newest(verified)}",
+                why=f"did not hold: {why}" if why else "" if fleet.of(name) else "never measured",
+            )
+        )
+    for name, facts in fleet.live.items():
+        error = facts if isinstance(facts, RoostError) else None
+        checks.append(
+            Check(
+                id=f"reached {name}",
+                ok=error is None,
+                expected="an answer now",
+                observed=_now(facts),
+                why=error.why if error else "",
+            )
+        )
+    return checks
+
+
+def _outliers(fleet: Fleet, standing: Sequence[Standing]) -> list[Check]:
+    checks = []
+    for belongs, suite in dict.fromkeys((one.belongs, one.suite) for one in standing):
+        here = [one for one in standing if (one.belongs, one.suite) == (belongs, suite)]
+        worse = [one for one in here if one.verdict == "worse"]
+        better = [one for one in here if one.verdict == "better"]
+        hosts = max(one.hosts for one in here)
+        why = ""
+        if hosts < FEWEST_HOSTS:
+            why = f"{hosts} of the {FEWEST_HOSTS} hosts that an outlier needs; no verdict"
+        elif better:
+            why = f"better than the class: {_said(better)}"
+        checks.append(
+            Check(
+                id=f"outliers {suite}{fleet.named(belongs)}",
+                ok=not worse,
+                expected=f"no host worse than its class by more than {fleet.tolerance:.0%} and "
+                "beyond the spread",
+                observed=_said(worse) if worse else f"none among {hosts} hosts",
+                why=why,
+            )
+        )
+    return checks
+
+
+def _said(found: Sequence[Standing]) -> str:
+    return "; ".join(
+        f"{one.host} {one.metric.title.lower()} {(one.ratio - 1) * 100:+.0f} %" for one in found
+    )
+
+
+def _drifts(fleet: Fleet) -> list[Check]:
+    """For each host and suite: the trend of its runs, and the newest beside the one before."""
+    series: dict[tuple[str, Class, str], list[Measured]] = {}
+    for one in fleet.measured:
+        if one.kept.benchmark is not None:
+            key = (one.result.host, one.belongs, one.kept.benchmark.suite)
+            series.setdefault(key, []).append(one)
+    checks = []
+    for (host, belongs, suite), found in sorted(series.items(), key=lambda item: str(item[0])):
+        if len(found) < 2:
+            continue
+        drifting = [
+            f"{trend.metric.title.lower()} {(trend.change - 1) * 100:+.0f} % over {trend.runs} runs"
+            for trend in trends(found)
+            if trend.change is not None
+            and trend.drifts(fleet.tolerance)
+            and (trend.change > 1) != (trend.metric.better == "higher")
+        ]
+        steps = [f"since the run before: {said}" for said in step(found)]
+        changed = _changed(found)
+        why = f"changed meanwhile: {', '.join(changed)}" if changed else ""
+        if len(found) < FEWEST_RUNS:
+            why = "; ".join(filter(None, [why, f"{len(found)} runs; a trend needs {FEWEST_RUNS}"]))
+        checks.append(
+            Check(
+                id=f"drift {host} {suite}{fleet.named(belongs)}",
+                ok=not drifting and not steps,
+                expected=f"no trend for the worse, and no step, of more than {fleet.tolerance:.0%}",
+                observed="; ".join([*drifting, *steps]) or f"none over {len(found)} runs",
+                why=why,
+            )
+        )
+    return checks
+
+
+def _changed(series: Sequence[Measured]) -> list[str]:
+    seen: dict[str, list[str]] = {}
+    for one in series:
+        for key, value in one.facts().items():
+            if value not in seen.setdefault(key, []):
+                seen[key].append(value)
+    return [key for key, found in seen.items() if len(found) > 1]
+
+
+def _differences(fleet: Fleet) -> list[Check]:
+    """Versions and digests within a class, by each host's newest run that knows them."""
+    classes: dict[Class, dict[str, dict[str, str]]] = {}
+    for name in fleet.inventory.hosts:
+        found = fleet.of(name)
+        if found:
+            belongs = found[-1].belongs
+            facts: dict[str, str] = {}
+            for one in found:
+                if one.belongs == belongs:
+                    facts |= one.facts()
+            classes.setdefault(belongs, {})[name] = facts
+    checks = []
+    for belongs, by_host in classes.items():
+        for key in (*_PINNED, "driver", "kernel"):
+            where: dict[str, list[str]] = {}
+            for host, facts in by_host.items():
+                if key in facts:
+                    where.setdefault(facts[key], []).append(host)
+            if not where:
+                continue
+            said = [f"{value}: {', '.join(hosts)}" for value, hosts in sorted(where.items())]
+            differs = len(where) > 1
+            pinned = key in _PINNED
+            checks.append(
+                Check(
+                    id=f"same {key}{fleet.named(belongs)}",
+                    ok=not (differs and pinned),
+                    expected="one for the class",
+                    observed="; ".join(said) if differs else next(iter(where)),
+                    why="figures of these hosts are not of the same thing"
+                    if differs and pinned
+                    else "it differs, which may explain an outlier"
+                    if differs
+                    else "",
+                )
+            )
+    return checks
+
+
+def beside(fleet: Fleet, standing: Sequence[Standing]) -> list[dict[str, str]]:
+    """A row a host, suite and metric: its ratio to its class and its trend, for a table."""
+    found = []
+    for one in standing:
+        series = [
+            run
+            for run in fleet.of(one.host, "benchmark")
+            if run.belongs == one.belongs
+            and run.kept.benchmark is not None
+            and run.kept.benchmark.suite == one.suite
+        ]
+        trend = next(trend for trend in trends(series) if trend.metric.key == one.metric.key)
+        said = f"needs {FEWEST_RUNS} runs"
+        if trend.change is not None and trend.p is not None:
+            said = f"{(trend.change - 1) * 100:+.1f} % (p {trend.p:.2g})"
+        found.append(
+            {
+                "host": one.host,
+                "class": str(one.belongs),
+                "suite": one.suite,
+                "figure": one.metric.title,
+                "of its class": f"{one.ratio:.3f}",
+                "verdict": one.verdict,
+                "runs": str(trend.runs),
+                "trend": said,
+            }
+        )
+    return found

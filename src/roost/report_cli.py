@@ -1,0 +1,41 @@
+"""``roost report``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("runs", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The site's folder (default: site/ in the repository).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def report(runs: Path | None, out: Path | None, as_json: bool) -> None:
+    """Build a static site of kept runs (RUNS, by default runs/ in the repository).
+
+    An index with tables that sort and figures over time, and a page a run with its notebook, charts
+    and raw files. Open site/index.html as it lies there: nothing is fetched. A site that was there
+    is replaced in one step; a folder that holds anything else is left alone.
+    """
+    from roost import reportsite
+    from roost.measure import store
+    from roost.root import repository_root
+
+    def say(problem: str) -> None:
+        click.echo(f"roost: {problem}", err=True)
+
+    place = out or repository_root() / "site"
+    built = reportsite.build(store.locate(runs or "runs"), place, say=say)
+    if as_json:
+        pages = {name: str(page) for name, page in built.pages.items()}
+        document = {"index": str(built.index), "pages": pages, "problems": built.problems}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        plural = "" if len(built.pages) == 1 else "s"
+        click.echo(f"{len(built.pages)} run{plural}: {built.index}")

@@ -1,0 +1,361 @@
+"""Interactive charts as data: what Plotly's JavaScript is given, and the words for who sees none.
+
+Colours and type are the page's own and are put in by its script, which knows light from dark.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import html
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roost.measure.checks import Figure
+from roost.measure.points import Benchmark, CellPoints, Metric, metric
+from roost.measure.store import Kept
+
+#: Pixels of a row in a chart with one row a point, and of what is around the rows.
+_ROW, _AROUND = 26, 90
+#: Of the metrics, those that have a chart; decode speed is TPOT again, the rate follows the length.
+_DRAWN = ("output_throughput", "accept_length", "ttft", "decode_speed")
+_HEIGHT = 340
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart.
+
+    Attributes:
+        caption: Stands below it.
+        alt: What it shows, in words.
+        options: Figures by what they are called; with more than one the reader chooses.
+    """
+
+    caption: str
+    alt: str
+    options: dict[str, dict[str, Any]]
+    height: int = _HEIGHT
+
+
+def of_run(run: Kept) -> list[Chart]:
+    """Every chart of a run's page; none for a kind that has nothing to draw."""
+    charts: list[Chart] = []
+    if run.benchmark is not None:
+        charts += _of_benchmark(run.benchmark)
+        charts += _gpu(run.gpu_samples())
+    elif run.result is not None:
+        charts += _positions(run.result.figures)
+        to = "the class's median" if run.kind == "fleet" else "the baseline"
+        charts += _ratios(run.result.figures, to)
+    return charts
+
+
+def over_time(kept: Sequence[Kept]) -> Chart | None:
+    """Each benchmarked figure over time, a line a host; one figure at a time."""
+    series: dict[str, dict[str, list[tuple[str, dict[str, Any]]]]] = {}
+    runs = sorted(
+        ((run, run.result) for run in kept if run.result and run.benchmark),
+        key=lambda pair: pair[1].started,
+    )
+    for run, result in runs:
+        for row in run.measured:
+            if row["metric"] not in _DRAWN:
+                continue
+            known = metric(row["metric"])
+            name = (
+                f"{result.recipe}, {result.hardware}, {result.speculation}: {row['suite']} "
+                f"{row['point']}, {known.title.lower()} ({known.unit})"
+            )
+            row = {**row, "started": result.started.isoformat()}
+            series.setdefault(name, {}).setdefault(result.host, []).append((run.name, row))
+    if not series:
+        return None
+    options = {}
+    for name in sorted(series, key=lambda name: name.partition(":")[0]):
+        hosts = series[name]
+        traces = []
+        for host, rows in sorted(hosts.items()):
+            values = [row for _, row in rows]
+            traces.append(
+                {
+                    **_errors("y", values),
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "name": _plain(host),
+                    "x": [row["started"] for row in values],
+                    "y": [row["value"] for row in values],
+                    "text": [_plain(run) for run, _ in rows],
+                    "hovertemplate": "%{y:.4g}<br>%{text}<extra>%{fullData.name}</extra>",
+                }
+            )
+        unit = name.rpartition("(")[2].rstrip(")")
+        layout = {
+            "showlegend": True,
+            "xaxis": {"type": "date", **_days(trace["x"] for trace in traces)},
+            "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
+        }
+        options[name] = {"data": traces, "layout": layout}
+    return Chart(
+        "Medians with 95 % intervals; a line is a host.",
+        f"{len(series)} benchmarked figures over time, one at a time, with a line for each host; "
+        "the table of benchmarks has the same values",
+        options,
+    )
+
+
+def _days(times: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """A day around what is of one day; of a single moment Plotly would show the milliseconds."""
+    moments = sorted(dt.datetime.fromisoformat(moment) for trace in times for moment in trace)
+    if moments[-1] - moments[0] > dt.timedelta(days=1):
+        return {}
+    half = dt.timedelta(hours=12)
+    return {"range": [(moments[0] - half).isoformat(), (moments[-1] + half).isoformat()]}
+
+
+def _of_benchmark(benchmark: Benchmark) -> list[Chart]:
+    cells = [cell for cell in benchmark.cells if cell.clean]
+    charts = [chart for key in _DRAWN if (chart := _by_point(cells, metric(key)))]
+    positions = [(cell.id, cell.per_position) for cell in cells if cell.per_position]
+    if positions:
+        charts.append(_acceptance(positions))
+    lengths = [_lengths(cell) for cell in cells]
+    if len({length for trace in lengths for length in trace["x"]}) > 1:
+        charts.append(
+            Chart(
+                "Every request that counts.",
+                "Time to first token against the prompt's length, a dot a request: "
+                + "; ".join(
+                    f"{trace['name']} {min(trace['y']):.3g} to {max(trace['y']):.3g} ms"
+                    for trace in lengths
+                    if trace["y"]
+                ),
+                {
+                    "Time to first token (ms) by prompt length": {
+                        "data": lengths,
+                        "layout": {
+                            "showlegend": True,
+                            "xaxis": {"title": {"text": "prompt tokens"}},
+                            "yaxis": {"title": {"text": "ms"}, "rangemode": "tozero"},
+                        },
+                    }
+                },
+            )
+        )
+    return charts
+
+
+def _by_point(cells: Sequence[CellPoints], shown: Metric) -> Chart | None:
+    found = [(cell, estimate) for cell in cells if (estimate := shown.estimate(cell))]
+    if not found:
+        return None
+    found.reverse()
+    rows = [{"value": e.value, "low": e.low, "high": e.high} for _, e in found]
+    ours = {
+        **_errors("x", rows),
+        "type": "scatter",
+        "mode": "markers",
+        "name": "this run",
+        "x": [row["value"] for row in rows],
+        "y": [_plain(cell.id) for cell, _ in found],
+        "hovertemplate": "%{y}: %{x:.4g} " + shown.unit + "<extra></extra>",
+    }
+    theirs = [
+        (cell.id, one) for cell, _ in found for one in cell.published if one.metric == shown.key
+    ]
+    published = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "published",
+        "marker": {"symbol": "diamond-open", "size": 10},
+        "x": [one.value for _, one in theirs],
+        "y": [_plain(at) for at, _ in theirs],
+        "text": [_plain(f"{one.source}, {one.table}") for _, one in theirs],
+        "hovertemplate": "%{y}: %{x:.4g}<br>%{text}<extra>published</extra>",
+    }
+    words = [
+        f"{cell.id} {row['value']:.4g}"
+        + (f" ({row['low']:.4g} to {row['high']:.4g})" if row["low"] is not None else "")
+        for (cell, _), row in zip(found, rows, strict=True)
+    ]
+    return Chart(
+        "Median and 95 % interval"
+        + ("; diamonds are published figures, of other prompts." if theirs else "."),
+        f"{shown.title} in {shown.unit}, a row a point: " + "; ".join(reversed(words)),
+        {
+            f"{shown.title} ({shown.unit})": {
+                "data": [ours, *([published] if theirs else [])],
+                "layout": {
+                    "showlegend": bool(theirs),
+                    "xaxis": {"rangemode": "tozero", "title": {"text": shown.unit}},
+                    "yaxis": {"type": "category"},
+                },
+            }
+        },
+        height=_AROUND + 30 * bool(theirs) + _ROW * max(len(found), 3),
+    )
+
+
+def _acceptance(positions: Sequence[tuple[str, Sequence[float]]]) -> Chart:
+    said = "; ".join(
+        f"{name} {', '.join(f'{rate:.0%}' for rate in rates)}" for name, rates in positions
+    )
+    traces = [
+        {
+            "type": "scatter",
+            "mode": "lines+markers",
+            "name": _plain(name),
+            "x": list(range(1, len(rates) + 1)),
+            "y": [rate * 100 for rate in rates],
+            "hovertemplate": "position %{x}: %{y:.1f} %<extra>%{fullData.name}</extra>",
+        }
+        for name, rates in positions
+    ]
+    layout = {
+        "showlegend": len(traces) > 1,
+        "xaxis": {"title": {"text": "draft position"}, "dtick": 1},
+        "yaxis": {"title": {"text": "% of drafts"}, "range": [0, 103]},
+    }
+    return Chart(
+        "Of all drafts, how many had their token accepted at each position.",
+        f"Share of drafts accepted by draft position: {said}",
+        {"Accepted by draft position (%)": {"data": traces, "layout": layout}},
+    )
+
+
+def _lengths(cell: CellPoints) -> dict[str, Any]:
+    requests = [request for one in cell.clean for request in one.requests]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": _plain(cell.id),
+        "x": [request.prompt_tokens for request in requests],
+        "y": [request.ttft * 1000 for request in requests],
+        "text": [_plain(request.prompt) for request in requests],
+        "hovertemplate": "%{text}: %{y:.4g} ms, %{x} tokens<extra>%{fullData.name}</extra>",
+    }
+
+
+def _gpu(samples: Sequence[dict[str, Any]]) -> list[Chart]:
+    """Clock and temperature while there was load; repetitions stand one after the other."""
+    if not samples:
+        return []
+    offset, before, at = 0.0, None, []
+    for row in samples:
+        key = (row["point"], row["repetition"])
+        if before is not None and key != before:
+            offset = at[-1]
+        before = key
+        at.append(offset + row["at"])
+    options, said = {}, []
+    for column, title in (("clock", "GPU clock (MHz)"), ("temperature", "GPU temperature (°C)")):
+        traces = []
+        for gpu in sorted({row["gpu"] for row in samples}):
+            mine = [
+                (when, row)
+                for when, row in zip(at, samples, strict=True)
+                if row["gpu"] == gpu and row[column] is not None
+            ]
+            if not mine:
+                continue
+            values = [row[column] for _, row in mine]
+            said.append(f"{title} of GPU {gpu} {min(values):.0f} to {max(values):.0f}")
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "name": _plain(f"GPU {gpu}"),
+                    "x": [when for when, _ in mine],
+                    "y": values,
+                    "text": [
+                        _plain(f"{row['point']}, {row['slowed'] or 'not slowed'}")
+                        for _, row in mine
+                    ],
+                    "hovertemplate": "%{y:.0f}, %{text}<extra>%{fullData.name}</extra>",
+                }
+            )
+        if traces:
+            options[title] = {
+                "data": traces,
+                "layout": {
+                    "showlegend": len(traces) > 1,
+                    "xaxis": {"title": {"text": "seconds of load"}},
+                    "yaxis": {"rangemode": "tozero"},
+                },
+            }
+    if not options:
+        return []
+    caption = "Sampled on the host beside the load."
+    return [Chart(caption, "Through the run: " + "; ".join(said), options)]
+
+
+def _positions(figures: dict[str, Figure]) -> list[Chart]:
+    """What a verification saw of each draft position."""
+    prefix = "accept_rate_position_"
+    rates = [figure.value / 100 for key, figure in figures.items() if key.startswith(prefix)]
+    return [_acceptance([("this run", rates)])] if rates else []
+
+
+def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
+    """Figures that are ratios; only a difference beyond noise has a colour, as in notebooks."""
+    found = [figure for figure in figures.values() if figure.unit == "times"]
+    if not found:
+        return []
+    traces = []
+    for verdict, colour in (("worse", "--bad"), ("better", "--good"), ("", "--quiet")):
+        here = [figure for figure in found if _verdict(figure) == verdict]
+        rows = [{"value": f.value, "low": f.low, "high": f.high} for f in here]
+        traces.append(
+            {
+                **_errors("x", rows),
+                "type": "scatter",
+                "mode": "markers",
+                "name": verdict or "no difference",
+                # The page's script puts in what this colour is, in light or in dark.
+                "meta": colour,
+                "x": [row["value"] for row in rows],
+                "y": [_plain(figure.title) for figure in here],
+                "text": [_plain(figure.source) for figure in here],
+                "hovertemplate": "%{x:.3f}<br>%{text}<extra></extra>",
+            }
+        )
+    layout = {
+        "showlegend": True,
+        "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}],
+        "xaxis": {"title": {"text": f"times {to}"}},
+        "yaxis": {
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": [_plain(figure.title) for figure in reversed(found)],
+        },
+    }
+    said = "; ".join(f"{figure.title} {figure.value:.3f}, {figure.source}" for figure in found)
+    return [
+        Chart(
+            "Bars are 95 % intervals, where there are any; grey is no difference beyond noise.",
+            f"Ratios to {to}: {said}",
+            {f"Ratios to {to}": {"data": [one for one in traces if one["x"]], "layout": layout}},
+            height=_AROUND + 30 + _ROW * max(len(found), 3),
+        )
+    ]
+
+
+def _verdict(figure: Figure) -> str:
+    """The first word of its source, where it is a verdict that has a colour."""
+    word = figure.source.partition(";")[0]
+    return word if word in {"worse", "better"} else ""
+
+
+def _plain(text: str) -> str:
+    """Text for Plotly, which takes some of HTML's tags for its own."""
+    return html.escape(text, quote=False)
+
+
+def _errors(axis: str, rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Error bars from intervals; a value without one has none."""
+    up, down = [], []
+    for row in rows:
+        low, high = row["low"], row["high"]
+        up.append(high - row["value"] if low is not None and high is not None else 0)
+        down.append(row["value"] - low if low is not None and high is not None else 0)
+    return {f"error_{axis}": {"type": "data", "array": up, "arrayminus": down, "width": 3}}

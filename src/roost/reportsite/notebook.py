@@ -1,0 +1,94 @@
+"""An executed notebook as HTML that is safe to put into a page.
+
+nbconvert renders, bleach cleans what it rendered: all of it, whatever cell or output it came from.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import bleach
+import nbformat
+from bleach.css_sanitizer import ALLOWED_CSS_PROPERTIES, ALLOWED_SVG_PROPERTIES, CSSSanitizer
+
+from roost.errors import RoostError
+
+_SVG = {"svg", "g", "path", "defs", "use", "clipPath", "rect", "line", "circle", "text"}
+_TAGS = _SVG | {
+    "a", "b", "blockquote", "br", "code", "dd", "div", "dl", "dt", "em", "h1", "h2", "h3", "h4",
+    "hr", "i", "img", "li", "ol", "p", "pre", "span", "strong", "table", "tbody", "td", "th",
+    "thead", "tr", "ul",
+}  # fmt: skip
+_ATTRIBUTES = {
+    "alt", "aria-label", "class", "clip-path", "colspan", "cx", "cy", "d", "height", "r", "role",
+    "rowspan", "scope", "style", "transform", "version", "viewBox", "width", "x", "x1", "x2",
+    "xmlns", "y", "y1", "y2",
+}  # fmt: skip
+#: What is never text for a reader, with its content: bleach takes away only the tags.
+_WITH_CONTENT = re.compile(r"<(style|script|metadata|title)\b.*?</\1\s*>", re.DOTALL | re.I)
+_IMAGE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]+")
+#: The first that an output has is shown; nothing that is a program or a widget.
+_SHOWN = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
+
+
+def render(path: Path) -> str:
+    """The cells of a notebook with their outputs.
+
+    Raises:
+        RoostError: It cannot be read, or is no notebook.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+        body, _ = _exporter().from_notebook_node(notebook)
+    except OSError as error:
+        raise RoostError(f"{path}: cannot be read", why=str(error.strerror)) from None
+    except Exception as error:  # noqa: BLE001 - of a file that is no notebook anything may come
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        raise RoostError(f"{path}: no notebook that can be shown", why=why) from None
+    return clean(body)
+
+
+def clean(html: str) -> str:
+    """HTML without anything that runs, is fetched, or reaches out of its place."""
+    cleaned: str = bleach.clean(
+        _WITH_CONTENT.sub("", html),
+        tags=_TAGS,
+        attributes=_allowed,
+        protocols={"http", "https", "data"},
+        css_sanitizer=CSSSanitizer(
+            # Drawing and type only: what is positioned could lie over the page's own words.
+            allowed_css_properties=ALLOWED_CSS_PROPERTIES & _HARMLESS,
+            allowed_svg_properties=ALLOWED_SVG_PROPERTIES,
+        ),
+        strip=True,
+    )
+    return cleaned
+
+
+_HARMLESS = {"color", "font-family", "font-size", "font-style", "font-weight", "text-align"}
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    if name == "id":
+        # A drawing refers to its own parts; an id elsewhere could pass for one of the page's.
+        return tag in _SVG
+    if name in {"href", "xlink:href"}:
+        return value.startswith("#") if tag in _SVG else value.startswith(("#", "https://"))
+    if name == "src":
+        return tag == "img" and _IMAGE.fullmatch(value) is not None
+    return name in _ATTRIBUTES
+
+
+@cache
+def _exporter() -> Any:
+    from nbconvert import HTMLExporter
+    from traitlets.config import Config
+
+    config = Config()
+    config.NbConvertBase.display_data_priority = _SHOWN
+    config.HTMLExporter.exclude_anchor_links = True
+    return HTMLExporter(template_name="basic", config=config)  # type: ignore[no-untyped-call]

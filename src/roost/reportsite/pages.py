@@ -1,0 +1,263 @@
+"""The site's pages: text from runs' folders, escaped, in templates.
+
+A page's scripts carry a nonce, and its policy runs nothing else. The nonce is a hash of the page
+itself: the same for the same page, and nothing that a text within the page could know.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+
+import roost
+from roost import report, runs
+from roost.errors import RoostError
+from roost.measure import points
+from roost.measure.store import Kept, KeptResult
+from roost.reportsite import charts, notebook
+
+#: Columns of the table of benchmarks.
+_SHOWN = ("output_throughput", "accept_length", "ttft", "decode_speed")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is said of a run in a line: text, empty where it is not known."""
+
+    name: str
+    href: str
+    kind: str
+    state: str
+    host: str
+    recipe: str
+    hardware: str
+    speculation: str
+    suite: str
+    engine_version: str
+    started: str
+    started_iso: str
+    seconds: float | None
+    failed: list[str]
+    problem: str
+
+
+def address(run: Kept) -> str:
+    """Where a run's page is in the site."""
+    return f"runs/{run.name}.html"
+
+
+def index(kept: Sequence[Kept], title: str) -> str:
+    """The first page: every run, its benchmarks, and what could not be read."""
+    pairs = [(_row(run), run) for run in kept]
+    pairs.sort(key=lambda pair: pair[0].started_iso or "9", reverse=True)
+    rows = [row for row, _ in pairs]
+    over_time = charts.over_time(kept)
+    days = sorted(row.started_iso[:10] for row in rows if row.started_iso)
+    return _render(
+        "index.html.j2",
+        title=title,
+        up="",
+        rows=rows,
+        span=" to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
+        problems=[run.problem for run in kept if run.problem],
+        filters={
+            "host": _values(row.host for row in rows),
+            "recipe": _values(row.recipe for row in rows),
+            "kind": _values(row.kind for row in rows),
+            "outcome": _values(row.state for row in rows),
+        },
+        charts=[over_time] if over_time else [],
+        metrics=[points.metric(key) for key in _SHOWN],
+        points=[one for row, run in pairs for one in _points(row, run)],
+    )
+
+
+def run(kept: Kept, files: Mapping[str, str], within: Sequence[Kept] = ()) -> str:
+    """A run's page.
+
+    Args:
+        kept: The run.
+        files: Where each of its raw files is in the site.
+        within: The runs that stand in its folder, as a rollout's do.
+    """
+    up = "../" * address(kept).count("/")
+    links = {name: up + quote(os.fsencode(place)) for name, place in files.items()}
+    result = kept.result
+    problems = [kept.problem] if kept.problem else []
+    try:
+        drawn = charts.of_run(kept)
+    except RoostError as error:
+        drawn = []
+        problems.append(_said(error, kept))
+    shown = []
+    for name in sorted(files, key=lambda name: (name != runs.EXECUTED, name)):
+        if name.endswith(".ipynb"):
+            try:
+                shown.append((name, Markup(notebook.render(kept.folder / name))))  # noqa: S704 - cleaned there
+            except RoostError as error:
+                problems.append(_said(error, kept))
+    facts = kept.machine.facts if kept.machine else None
+    row = _row(kept, problem="; ".join(problems))
+    return _render(
+        "run.html.j2",
+        up=up,
+        row=row,
+        checks=sorted(result.checks, key=lambda check: check.ok) if result else [],
+        charts=drawn,
+        figures=[(figure, _linked(figure.source, links)) for figure in result.figures.values()]
+        if result
+        else [],
+        origin=_origin(kept),
+        host_facts=_pretty(facts.model_dump(mode="json")) if facts else "",
+        rest=_rest(kept),
+        within=[_row(one) for one in within],
+        files=[
+            (name, link, _size((kept.folder / name).stat().st_size)) for name, link in links.items()
+        ],
+        notebooks=shown,
+    )
+
+
+def asset(name: str) -> str:
+    """A file that pages refer to or contain."""
+    return (resources.files("roost") / "templates" / "site" / name).read_text(encoding="utf-8")
+
+
+def _values(found: Any) -> list[str]:
+    return sorted({value for value in found if value})
+
+
+def _row(run: Kept, problem: str | None = None) -> Row:
+    result = run.result
+    return Row(
+        name=run.name,
+        href=quote(os.fsencode(address(run))),
+        kind=run.kind,
+        state=run.state,
+        host=result.host if result else "",
+        recipe=result.recipe if result else "",
+        hardware=result.hardware if result else "",
+        speculation=result.speculation if result else "",
+        suite=run.benchmark.suite if run.benchmark else "",
+        engine_version=run.engine_version,
+        started=result.started.strftime("%Y-%m-%d %H:%M") if result else "",
+        started_iso=result.started.isoformat() if result else "",
+        seconds=result.seconds if result else None,
+        failed=[check.id for check in result.checks if not check.ok] if result else [],
+        problem=run.problem if problem is None else problem,
+    )
+
+
+def _points(row: Row, run: Kept) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for one in run.measured:
+        found.setdefault(one["point"], {})[one["metric"]] = one
+    suite = run.benchmark.suite if run.benchmark else ""
+    return [
+        {"run": row, "suite": suite, "point": point, "by_metric": by_metric}
+        for point, by_metric in found.items()
+    ]
+
+
+def _linked(text: str, links: Mapping[str, str]) -> list[tuple[str, str | None]]:
+    """A figure's source, with the raw files that it names as links."""
+    if not links:
+        return [(text, None)]
+    longest_first = sorted(links, key=len, reverse=True)
+    names = re.compile("|".join(re.escape(name) for name in longest_first))
+    found: list[tuple[str, str | None]] = []
+    at = 0
+    for match in names.finditer(text):
+        found += [(text[at : match.start()], None), (match[0], links[match[0]])]
+        at = match.end()
+    return [*found, (text[at:], None)]
+
+
+def _origin(kept: Kept) -> list[tuple[str, str]]:
+    """Protocol, pins, engine and machine: what any figure of the page rests on."""
+    rows: list[tuple[str, str | None]] = []
+    if kept.benchmark is not None:
+        whole = "" if kept.benchmark.complete else " (not measured to its end)"
+        rows += [
+            ("Protocol", f"{kept.benchmark.suite}: {kept.benchmark.protocol}{whole}"),
+            ("Prompts", kept.benchmark.prompts),
+        ]
+    if kept.result is not None:
+        lock = kept.result.lock
+        titles = {"image": "Image", "model": "Model", "drafter": "Drafter", "file": "Lock"}
+        rows += [(titles.get(key, key), lock[key]) for key in [*titles, *lock] if key in lock]
+    rows.append(("Engine version", kept.engine_version or "not recorded"))
+    if kept.machine is not None and kept.machine.facts is not None:
+        facts = kept.machine.facts.model_dump()
+        gpus = [
+            f"{gpu.name}{f', driver {gpu.driver}' if gpu.driver else ''}"
+            for gpu in kept.machine.facts.gpus
+        ]
+        rows += [
+            ("Machine", f"{facts.get('machine', '')}, Linux {facts.get('kernel', '')}"),
+            ("GPUs", "; ".join(gpus) or "none seen"),
+        ]
+    else:
+        why = kept.machine.not_read if kept.machine else ""
+        rows.append(("Machine", f"not recorded{f': {why}' if why else ''}"))
+    rows.append(("Folder", kept.name))
+    return list(dict.fromkeys((name, text) for name, text in rows if text))
+
+
+def _said(error: RoostError, kept: Kept) -> str:
+    return f"{error.what} ({error.why})".replace(f"{kept.folder}/", "")
+
+
+def _rest(kept: Kept) -> str:
+    """What a result holds beside what every kind has, as it stands there."""
+    known = KeptResult.model_fields if kept.result is not None else {}
+    rest = {key: value for key, value in kept.document.items() if key not in known}
+    return _pretty(rest) if rest else ""
+
+
+def _pretty(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False)
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.0f} KB" if count < 1024**2 else f"{count / 1024**2:.1f} MB"
+
+
+def _render(name: str, **values: Any) -> str:
+    # Stands in for the nonce until the page is known; no text can have guessed it.
+    stand_in = secrets.token_hex(16)
+    values |= {"nonce": stand_in, "version": roost.__version__}
+    values["css"] = Markup(asset("site.css"))  # noqa: S704 - the site's own
+    page = _templates().get_template(name).render(values)
+    # A string of JSON may hold half a character, which no file can.
+    page = page.encode(errors="replace").decode()
+    digest = hashlib.sha256(page.replace(stand_in, "").encode()).digest()
+    return page.replace(stand_in, base64.b64encode(digest[:18]).decode())
+
+
+@cache
+def _templates() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("roost", "templates/site"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = report.number
+    return environment

@@ -1,0 +1,317 @@
+"""A fleet side by side: who stands out, who drifts, what differs, and how often that is noise."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import json
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from tests.unit.deployments import write_lock
+from tests.unit.kept_runs import NOW, benchmark, host_json, keep
+
+from roost import notebooks_cli, runs
+from roost.errors import RoostError, UsageError
+from roost.hosts import HostFacts
+from roost.inventory import Connection, Host, Inventory
+from roost.measure import fleet, points
+from roost.measure.checks import Check
+from roost.measure.fleet import Fleet
+from roost.runs import Pins
+
+SPEED = points.metric("output_throughput")
+TIME = points.metric("tpot")
+HOSTS = [f"spark-{at:02}" for at in range(1, 7)]
+ROOT = Path(__file__).parents[2]
+
+
+def ratios(seed: int, hosts: int, change: float = 1.0, spread: float = 0.015) -> dict[str, float]:
+    draw = random.Random(seed)  # noqa: S311
+    found = {f"h{at}": draw.lognormvariate(0, spread) for at in range(hosts)}
+    return {**found, "h0": found["h0"] * change}
+
+
+@pytest.mark.parametrize(("hosts", "found"), [(5, 0.95), (6, 0.98), (12, 0.99)])
+def test_a_slow_host_is_found_and_noise_is_not(hosts: int, found: float) -> None:
+    """500 classes each, with 1.5 % between hosts."""
+    slow = [fleet.judge(ratios(seed, hosts, 0.85), SPEED) for seed in range(500)]
+    assert sum(one["h0"] == "worse" for one in slow) >= found * 500
+    quiet = [fleet.judge(ratios(seed, hosts), SPEED) for seed in range(500)]
+    assert sum(set(one.values()) != {"as its class"} for one in quiet) <= 0.01 * 500
+
+
+def test_four_hosts_are_no_class() -> None:
+    assert set(fleet.judge(ratios(1, 4, 0.5), SPEED).values()) == {"too few hosts"}
+
+
+def test_which_way_is_worse_and_what_is_too_little() -> None:
+    assert fleet.judge(ratios(1, 8, 1.2), SPEED)["h0"] == "better"
+    assert fleet.judge(ratios(1, 8, 1.2), TIME)["h0"] == "worse"
+    alike = dict.fromkeys("abcdefg", 1.0)
+    # Beyond any spread, and still not worth a word.
+    assert fleet.judge({**alike, "x": 0.96}, SPEED)["x"] == "as its class"
+    assert fleet.judge({**alike, "x": 0.94}, SPEED)["x"] == "worse"
+
+
+def test_the_median_is_of_what_several_measured() -> None:
+    found = fleet.to_median(
+        {"a": {"p": 10.0, "q": 20.0}, "b": {"p": 20.0, "q": 20.0}, "c": {"p": 30.0, "r": 1.0}}
+    )
+    assert found == {"a": pytest.approx(0.75), "b": 1.0, "c": 1.5}
+    assert fleet.to_median({"a": {"p": 1.0}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("series", "p"),
+    [
+        # By hand, from the number of orders: 2 of 24; 2 of 120; 2 * (1 + 4) of 120; all.
+        ([1, 2, 3, 4], 2 / 24),
+        ([5, 4, 3, 2, 1], 2 / 120),
+        ([1, 2, 3, 5, 4], 10 / 120),
+        ([1, 1, 1, 1, 1], 1.0),
+    ],
+)
+def test_probabilities_of_an_order(series: list[float], p: float) -> None:
+    assert fleet.mann_kendall(series) == pytest.approx(p)
+
+
+def test_as_often_as_orders_themselves_say() -> None:
+    orders = list(itertools.permutations(range(6)))
+    significant = sum(fleet.mann_kendall(order) < 0.05 for order in orders)
+    # Tables of Kendall's S for six values: |S| >= 13 has p = 0.0167, |S| >= 11 has 0.0556.
+    assert significant == round(0.016667 * len(orders))
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An inventory of six hosts, which are this machine; Ansible is not asked to read it."""
+    write_lock(tmp_path / "lock.yml")
+    variables = {
+        "ansible_connection": "local",
+        "roost_hardware": "cpu",
+        "roost_recipe": "smollm2-135m",
+        "roost_lock_file": str(tmp_path / "lock.yml"),
+    }
+    inventory = {"all": {"vars": variables, "hosts": {name: {} for name in HOSTS}}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(inventory))
+    (tmp_path / "runs").mkdir()
+    hosts = {name: Host(name, variables, Connection("127.0.0.1", local=True)) for name in HOSTS}
+    monkeypatch.setattr(
+        fleet.inventories,
+        "load",
+        lambda path: Inventory(fleet.inventories.resolve_path(path), hosts),
+    )
+    return tmp_path
+
+
+def measure(
+    site: Path, host: str, day: int = 0, *, speed: float = 100.0, **changes: object
+) -> Path:
+    seed = HOSTS.index(host) * 100 + day
+    return keep(
+        site / "runs", f"{day:02}-{host}", benchmark(seed, speed=speed, categories=3),
+        host=host, hardware="cpu", started=NOW + dt.timedelta(days=day), **changes,
+    )  # fmt: skip
+
+
+def look(site: Path, **changes: object) -> tuple[Fleet, dict[str, Check]]:
+    begun = fleet.start(str(site / "hosts.yml"), runs_dir=str(site / "runs"), **changes)
+    evidence = fleet.check(begun)
+    begun.finish(evidence)
+    return begun, {check.id: check for check in evidence.checks}
+
+
+CLASS = "cpu, smollm2-135m, dflash"
+
+
+def test_a_fleet_that_is_well(site: Path) -> None:
+    for host in HOSTS:
+        measure(site, host)
+    begun, checks = look(site)
+    assert [one.why for one in checks.values() if not one.ok] == []
+    assert checks["outliers spec-bench"].observed == "none among 6 hosts"
+    assert checks["same driver"].observed == "580.95.05"
+    result = runs.read(begun.folder)
+    assert (result.notebook, result.recipe, result.host) == ("fleet", "smollm2-135m", "hosts")
+    assert result.lock.drafter == "d@2"
+    key = f"spark-01.spec-bench.output_throughput/{CLASS}"
+    assert result.figures[key].value == pytest.approx(1, abs=0.05)
+    assert "00-spark-01 against the median of 6 hosts" in result.figures[key].source
+    (row, *_) = fleet.rows(begun)
+    assert row["benchmarked"] == "2026-11-29, passed"
+    assert row["verified"] == "never"
+    # The made-up pins of the runs are not the made-up pins of the lock.
+    assert row["runs are of"] == "another model and drafter"
+
+
+def test_an_outlier_a_mixed_class_and_a_host_without_runs(site: Path) -> None:
+    for host in HOSTS[:5]:
+        slow = host == "spark-03"
+        folder = measure(
+            site, host, speed=82.0 if slow else 100.0,
+            **({"lock": Pins(file="l", image="mirror/i@sha256:6", model="m@1")} if slow else {}),
+        )  # fmt: skip
+        if slow:
+            (folder / "host.json").write_text(host_json(driver="570.86"))
+    _, checks = look(site)
+    outliers = checks["outliers spec-bench"]
+    assert not outliers.ok
+    assert "spark-03 throughput of all users -1" in outliers.observed
+    assert "spark-01" not in outliers.observed
+    image = checks["same image"]
+    assert not image.ok
+    assert image.observed.endswith("sha256:6: spark-03")
+    driver = checks["same driver"]
+    assert driver.ok
+    assert "570.86: spark-03" in driver.observed
+    assert driver.why == "it differs, which may explain an outlier"
+    assert not checks["runs spark-06"].ok
+    assert checks["runs spark-06"].why == "never measured"
+
+
+def test_the_same_digest_from_a_mirror_is_the_same_image(site: Path) -> None:
+    for at, host in enumerate(HOSTS):
+        pins = Pins(file="l", image=f"mirror-{at}:5000/i@sha256:5", model="m@1")
+        measure(site, host, lock=pins)
+    assert look(site)[1]["same image"].ok
+
+
+def test_classes_are_told_apart(site: Path) -> None:
+    for host in HOSTS:
+        measure(site, host, speed=100.0 if host < "spark-04" else 20.0,
+                **({} if host < "spark-04" else {"speculation": "none"}))  # fmt: skip
+    checks = look(site)[1]
+    for speculation in ("dflash", "none"):
+        one = checks[f"outliers spec-bench (cpu, smollm2-135m, {speculation})"]
+        assert one.ok
+        assert one.why.startswith("3 of the 5 hosts")
+
+
+def test_too_few_hosts_are_shown_and_not_judged(site: Path) -> None:
+    for host, speed in zip(HOSTS[:4], (100, 100, 100, 50), strict=True):
+        measure(site, host, speed=speed)
+    begun, checks = look(site)
+    outliers = checks["outliers spec-bench"]
+    assert outliers.ok
+    assert outliers.why == "4 of the 5 hosts that an outlier needs; no verdict"
+    assert {one.verdict for one in fleet.standings(begun)} == {"too few hosts"}
+
+
+def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
+    for day in range(6):
+        measure(site, "spark-01", day, speed=100 * 0.975**day)
+        measure(site, "spark-02", day)
+    for day in range(3):
+        folder = measure(site, "spark-03", day, speed=80.0 if day == 2 else 100.0)
+    (folder / "host.json").write_text(host_json(driver="590.1"))
+    _, checks = look(site)
+    slow = checks["drift spark-01 spec-bench"]
+    assert not slow.ok
+    assert "throughput of all users -12 % over 6 runs" in slow.observed
+    assert checks["drift spark-02 spec-bench"].ok
+    sudden = checks["drift spark-03 spec-bench"]
+    assert not sudden.ok
+    assert "since the run before: throughput of all users -2" in sudden.observed
+    assert "worse at 3 of 3 points" in sudden.observed
+    assert sudden.why == "changed meanwhile: driver; 3 runs; a trend needs 5"
+
+
+def test_drift_is_rarely_noise(site: Path) -> None:
+    """The made runs differ by 1 % from repetition to repetition and by nothing else."""
+    for day in range(8):
+        for host in HOSTS:
+            measure(site, host, day)
+    drifts = [one for key, one in look(site)[1].items() if key.startswith("drift")]
+    assert len(drifts) == 6
+    assert all(one.ok for one in drifts)
+
+
+def test_a_failed_verification_counts_until_a_later_one_holds(site: Path) -> None:
+    health = Check(id="health", ok=False, expected="200")
+    keep(site / "runs", "a", notebook="verify", host="spark-01", ok=False, checks=[health])
+    why = look(site)[1]["runs spark-01"]
+    assert not why.ok
+    assert why.why == "did not hold: health"
+    keep(site / "runs", "b", notebook="verify", host="spark-01",
+         started=NOW + dt.timedelta(days=1))  # fmt: skip
+    assert look(site)[1]["runs spark-01"].ok
+
+
+def test_broken_folders_are_said_and_other_hosts_left_out(site: Path) -> None:
+    measure(site, "spark-01")
+    keep(site / "runs", "z", host="elsewhere")
+    (site / "runs" / "half").mkdir()
+    kept = look(site)[1]["kept runs"]
+    assert kept.observed == "1"
+    assert "half: no result.json" in kept.why
+
+
+def test_hosts_are_asked_only_when_they_should_be(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(site, "spark-01")
+    asked = fleet.asking.facts
+    monkeypatch.setattr(fleet.asking, "facts", lambda *_: pytest.fail("asked"))
+    look(site)
+
+    def facts(remote: object, host: Host) -> HostFacts:
+        if host.name == "spark-06":
+            raise RoostError("spark-06: cannot connect", why="no route to host")
+        return asked(remote, host)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(fleet.asking, "facts", facts)
+    begun, checks = look(site, live=True)
+    assert checks["reached spark-01"].ok
+    assert "kernel" in fleet.rows(begun)[0]["now"]
+    assert not checks["reached spark-06"].ok
+    assert checks["reached spark-06"].observed == "not reached: spark-06: cannot connect"
+    assert checks["reached spark-06"].why == "no route to host"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"live": "yes"}, "live is 'yes', which is neither"),
+        ({"tolerance": "5%"}, "tolerance is '5%', which is no number"),
+        ({"tolerance": 5}, "a fraction from 0 to below 1"),
+        ({"runs_dir": "nowhere"}, "nowhere: no such folder"),
+        ({"inventory": ...}, "inventory is not set"),
+        ({"inventory": "nowhere"}, "no such inventory"),
+    ],
+)
+def test_wrong_parameters(given: dict[str, object], message: str, site: Path) -> None:
+    parameters = {"inventory": str(site / "hosts.yml"), "runs_dir": str(site / "runs"), **given}
+    with pytest.raises(UsageError, match=message):
+        fleet.start(**parameters)  # type: ignore[arg-type]
+    assert not list((site / "runs").iterdir())
+
+
+def test_the_notebook_from_the_verb_and_from_papermill(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    for host in HOSTS:
+        measure(site, host, speed=70.0 if host == "spark-02" else 100.0)
+    arguments = ["-i", str(site / "hosts.yml"), "--runs", str(site / "runs"), "--json"]
+    done = CliRunner().invoke(notebooks_cli.fleet, arguments)
+    assert done.exit_code == 1, done.output
+    (outcome,) = json.loads(done.stdout)
+    failed = [check["id"] for check in outcome["result"]["checks"] if not check["ok"]]
+    assert failed == ["outliers spec-bench"]
+    executed = Path(outcome["run"], "executed.ipynb").read_text()
+    assert re.search(r"spark-02 throughput of all users 0\.[67]\d+ of its class, worse", executed)
+
+    program = Path(sys.executable).with_name("papermill")
+    command = [program, "notebooks/fleet.ipynb", site / "out.ipynb", "--no-progress-bar"]
+    wrong = subprocess.run(
+        [*command, "-p", "inventroy", "x"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert wrong.returncode == 2
+    assert "did you mean inventory?" in wrong.stderr

@@ -1,0 +1,140 @@
+"""Kept runs as data frames, the broken ones included."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.unit.kept_runs import benchmark, keep
+
+from roost import measure
+from roost.errors import UsageError
+from roost.measure import points, store
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    keep(tmp_path, "1-spark-01", benchmark(1, categories=2))
+    keep(tmp_path, "2-spark-02", benchmark(2), host="spark-02", ok=False)
+    keep(tmp_path, "3-spark-01", notebook="verify", recipe="other")
+    return tmp_path
+
+
+def nothing(line: str) -> None:
+    raise AssertionError(line)
+
+
+def test_frames_have_what_the_folders_have(root: Path) -> None:
+    found = measure.load_runs(root, say=nothing)
+    assert list(found.runs["run"]) == ["1-spark-01", "2-spark-02", "3-spark-01"]
+    first = found.runs.iloc[0]
+    assert (first["kind"], first["state"], first["suite"]) == ("benchmark", "passed", "spec-bench")
+    assert (first["seconds"], first["engine_version"], first["driver"]) == (
+        90,
+        "0.24.0",
+        "580.95.05",
+    )
+    assert str(first["started"]) == "2026-11-29 16:00:05+00:00"
+    assert list(found.runs["state"]) == ["passed", "failed", "passed"]
+    mine = found.points.query("run == '1-spark-01' and metric == 'output_throughput'")
+    assert list(mine["point"]) == ["coding-c1", "prose-c1"]
+    figure = found.figures.set_index(["run", "key"]).loc[
+        ("1-spark-01", "coding-c1.output_throughput")
+    ]
+    assert mine.iloc[0]["value"] == figure["value"]
+    assert mine.iloc[0]["low"] < mine.iloc[0]["value"] < mine.iloc[0]["high"]
+    assert len(found.checks) == 3
+    assert len(found.requests()) == (2 + 1) * 3 * 4
+    assert len(found.acceptance()) == (2 + 1) * 3 * 5
+    assert list(found.gpu_samples()["clock"])[:2] == [2400, 2399]
+
+
+def test_only_what_was_asked_for(root: Path) -> None:
+    def names(**wanted: str | list[str]) -> list[str]:
+        return list(measure.load_runs(root, say=nothing, **wanted).runs["run"])
+
+    assert names(kind="verify") == ["3-spark-01"]
+    assert names(host=["spark-01"], kind="benchmark") == ["1-spark-01"]
+    assert names(recipe="none") == []
+
+
+def test_no_run_gives_frames_with_their_columns(tmp_path: Path) -> None:
+    found = measure.load_runs(tmp_path, say=nothing)
+    assert found.runs.empty
+    assert str(found.runs["started"].dtype).startswith("datetime64")
+    assert list(found.requests().columns)[:2] == ["run", "point"]
+    assert found.gpu_samples().empty
+    with pytest.raises(UsageError, match="no such folder"):
+        measure.load_runs(tmp_path / "nowhere")
+
+
+BROKEN = {
+    "empty": ({}, "no result.json (the run was killed, or is still going on)"),
+    "cut": ({"result.json": '{"ok": tr'}, "result.json: no JSON"),
+    "list": ({"result.json": "[]"}, "result.json: no JSON object"),
+    "deep": ({"result.json": "[" * 100_000}, "result.json: no JSON"),
+    "lacking": ({"result.json": '{"ok": true, "notebook": "x"}'}, "started: Field required"),
+    "killed": ({"executed.ipynb": "{}"}, "no result.json"),
+    "points": ({"benchmark.json": "{"}, "benchmark.json"),
+    "table": ({"requests.parquet": "PAR1"}, "requests.parquet"),
+    "machine": ({"host.json": '{"facts": [1]}'}, "host.json: facts"),
+    "nan": ({"benchmark.json": None}, "benchmark.json: no figures in it"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Path) -> None:
+    files, message = BROKEN[name]
+    folder = root / "0-broken"
+    if name in {"points", "table", "machine", "nan"}:
+        keep(root, folder.name, benchmark(4))
+    folder.mkdir(exist_ok=True)
+    for file, text in files.items():
+        if text is None:
+            data = json.loads((folder / points.FILE).read_text())
+            data["cells"][0]["repetitions"][0]["output_throughput"] = float("nan")
+            text = json.dumps(data)
+        (folder / file).write_text(text)
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert len(said) == 1
+    assert str(folder) in said[0]
+    assert message in said[0]
+    assert found.problems == said
+    assert list(found.runs["run"]) == ["0-broken", "1-spark-01", "2-spark-02", "3-spark-01"]
+    whole = name in {"points", "table", "machine", "nan"}
+    assert (found.runs.iloc[0]["state"] in {"passed", "failed"}) == whole
+
+
+def test_a_run_of_before_there_were_tables_is_read(root: Path) -> None:
+    new = root / "1-spark-01"
+    whole = points.read(new)
+    (new / points.FILE).write_text(whole.model_dump_json())
+    for gone in (points.REQUESTS, points.ACCEPTANCE, "gpu.parquet", "host.json"):
+        (new / gone).unlink()
+    found = measure.load_runs(root, say=nothing)
+    assert len(found.requests()) == (2 + 1) * 3 * 4
+    assert found.runs.iloc[0]["driver"] == ""
+
+
+def test_runs_within_runs_are_found_and_a_site_among_them_is_not(root: Path) -> None:
+    keep(root, "4-rollout/hosts/spark-01", benchmark(3))
+    keep(root, "4-rollout/hosts/spark-02", benchmark(5))
+    (root / "1-spark-01" / "details").mkdir()
+    (root / "site" / "runs").mkdir(parents=True)
+    (root / "site" / store.SITE_MARK).touch()
+    (root / "loop").symlink_to(root)
+    assert [one.name for one in store.read_all(root)][3:] == [
+        "4-rollout/hosts/spark-01",
+        "4-rollout/hosts/spark-02",
+    ]
+
+
+def test_measuring_does_not_wait_for_pandas() -> None:
+    program = "import roost.measure.metrics, sys; sys.exit('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], env=os.environ, check=False)
+    assert done.returncode == 0

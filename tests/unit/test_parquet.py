@@ -1,0 +1,39 @@
+"""Tables of a run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from roost import parquet
+from roost.errors import RoostError
+from roost.parquet import Table
+
+COLUMNS: dict[str, type] = {"point": str, "repetition": int, "clock": float}
+
+
+def table() -> Table:
+    return Table(COLUMNS, [{"point": "a", "repetition": 1, "clock": None}])
+
+
+def test_rows_come_back_and_others_can_read_them(tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(table().encode())
+    assert parquet.read(path) == table().rows
+    assert table().encode() == path.read_bytes()
+    frame = pd.read_parquet(path)
+    # Of a column without a value the type is known all the same.
+    assert [str(kind) for kind in frame.dtypes] == ["str", "int64", "float64"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "message"), [(0, r"x\.parquet"), (40, r"x\.parquet"), (None, "No such file")]
+)
+def test_what_cannot_be_read_is_named(keep: int | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    if keep is not None:
+        path.write_bytes(table().encode()[:keep])
+    with pytest.raises(RoostError, match=message):
+        parquet.read(path)

@@ -1,0 +1,353 @@
+"""The site: everything traceable, nothing hostile, repeatable, and put in place in one step."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from click.testing import CliRunner
+from tests.unit.kept_runs import DIGEST, NOW, benchmark, html_output, keep, notebook
+from tests.unit.test_runs import full_disk
+
+from roost import measure, report_cli, reportsite
+from roost.errors import RoostError, UsageError
+from roost.measure import charts as notebook_charts
+from roost.measure import store
+from roost.measure.checks import Check, Figure
+from roost.reportsite import charts, pages, publish
+from roost.reportsite import notebook as notebooks
+
+#: Whatever of this runs, is fetched or reaches out of its place would be a hole.
+HOSTILE = (
+    "<script>boom(1)</script><img src=x onerror=boom(2)><svg onload=boom(3)><a xlink:href="
+    '"javascript:boom(4)"><text>t</text></a><animate onbegin=boom(5)></animate><foreignObject>'
+    '<iframe srcdoc="<script>boom(6)</script>"></iframe></foreignObject></svg>'
+    '<a href="javascript:boom(7)">a</a><style>@import url(https://x.test/a);</style>'
+    '<p style="background:url(https://x.test/b);position:fixed">p</p></script><!--<script>'
+    '<form action="https://x.test"><input name=parentNode><base href="https://x.test/">'
+    "\"'&{{ 7*7 }}<link rel=stylesheet href=https://x.test/c><math><mtext></mtext></math>"
+)
+
+
+_PAGES = ("runs/1-spark-01.html", "runs/2-spark-02.html")
+
+
+class Html(HTMLParser):
+    """Tags with their attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def values(self, tag: str, attribute: str) -> list[str]:
+        return [given[attribute] for name, given in self.tags if name == tag and attribute in given]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made = tmp_path / "runs"
+    measured = benchmark(1, categories=2)
+    executed = notebook(html_output(notebook_charts.points(measured).data))
+    keep(made, "1-spark-01", measured, executed)
+    keep(made, "2-spark-02", notebook="verify", host="spark-02", ok=False, recipe="other",
+         checks=[Check(id="health", ok=False, expected="200", observed="", why="dead")],
+         started=NOW + dt.timedelta(days=1))  # fmt: skip
+    return made
+
+
+def build(root: Path) -> Path:
+    reportsite.build(root, root.parent / "site")
+    return root.parent / "site"
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_every_link_leads_somewhere_within_the_site(root: Path) -> None:
+    keep(root, "3-group/#1 50%?ü", benchmark(3), notebook())
+    site = build(root)
+    for page in site.rglob("*.html"):
+        if "raw" in page.relative_to(site).parts:
+            continue
+        html = Html(page.read_text())
+        links = [*html.values("a", "href"), *html.values("script", "src")]
+        assert links
+        for link in links:
+            if not link.startswith("#"):
+                # As a browser reads it: what follows a # or a ? is no part of the path.
+                target = (page.parent / unquote(urlsplit(link).path)).resolve()
+                assert target.is_file(), link
+                assert target.is_relative_to(site), link
+
+
+def test_each_figure_can_be_traced(root: Path) -> None:
+    site = build(root)
+    html = Html((site / "runs" / "1-spark-01.html").read_text())
+    for fact in (
+        "spec-bench: one user, 20 warm-ups",  # protocol
+        f"i@{DIGEST}", "m@1", "d@2", "roost.lock.yml",  # lock
+        "0.24.0", "NVIDIA GB10, driver 580.95.05", "6.14.0-1015-nvidia",  # engine and host
+        "3 repetitions",
+    ):  # fmt: skip
+        assert fact in html.text
+    assert "../raw/1-spark-01/harness_coding-c1_2.json" in html.values("a", "href")
+    raw = site / "raw" / "1-spark-01" / "harness_coding-c1_2.json"
+    assert raw.read_bytes() == (root / "1-spark-01" / raw.name).read_bytes()
+
+
+def test_every_chart_has_words_with_its_values(root: Path) -> None:
+    site = build(root)
+    html = Html((site / "runs" / "1-spark-01.html").read_text())
+    said = [given["aria-label"] for _, given in html.tags if "plot" in given.get("class", "")]
+    assert len(said) == len(html.values("figure", "data-chart")) == 6
+    found = store.read(root / "1-spark-01").measured[0]
+    assert f"coding-c1 {found['value']:.4g} ({found['low']:.4g} to" in said[0]
+    assert "coding-c1 80%, 64%" in said[4]
+    assert "GPU clock (MHz) of GPU 0 2361 to 2400" in said[5]
+
+
+def test_what_a_folder_says_is_text(root: Path) -> None:
+    words = dict.fromkeys(("notebook", "recipe", "host", "hardware", "speculation"), HOSTILE)
+    keep(
+        root, "3-hostile", benchmark(2),
+        notebook(html_output(HOSTILE), source=HOSTILE) + "\n", ok=False,
+        checks=[Check(id=HOSTILE, ok=False, expected=HOSTILE, observed=HOSTILE, why=HOSTILE)],
+        figures={"x": Figure(title=HOSTILE, value=1.0, unit="times", source=HOSTILE)},
+        **words,
+    )  # fmt: skip
+    odd = {"ok": True, "notebook": HOSTILE, "started": "2026-11-30T00:00:00Z", HOSTILE: HOSTILE}
+    (root / "4-odd").mkdir()
+    (root / "4-odd" / "result.json").write_text(json.dumps(odd))
+    (root / "4-odd" / "evil.html").write_text(HOSTILE)
+    (root / "4-odd" / "evil.svg").write_text(HOSTILE)
+    (root / "4-odd" / "link.txt").symlink_to("/etc/passwd")
+    (root / "5-broken").mkdir()
+    (root / "5-broken" / "result.json").write_text('{"' + HOSTILE.replace('"', "") + "\\ud800")
+    site = build(root)
+    for page in [site / "index.html", *(site / "runs").rglob("*.html")]:
+        html = Html(page.read_text())
+        for tag, given in html.tags:
+            assert tag not in {"iframe", "form", "base", "link", "style", "object", "embed"} or (
+                tag == "style" and html.tags[:8].count((tag, given)) == 1
+            )
+            assert not [name for name in given if name.startswith("on")]
+            assert "url(" not in given.get("style", "")
+            assert "position" not in given.get("style", "")
+            assert "javascript:" not in given.get("href", "") + given.get("xlink:href", "")
+        policy = html.values("meta", "content")[1]
+        nonce = re.search(r"script-src 'nonce-([^']+)'", policy)
+        assert nonce
+        for _, given in [one for one in html.tags if one[0] == "script"]:
+            assert given.get("nonce") == nonce[1] or given["type"] == "application/json"
+    copies = {path.name for path in (site / "raw" / "4-odd").iterdir()}
+    assert copies == {"result.json", "evil.html.txt", "evil.svg.txt"}
+
+
+@pytest.mark.parametrize(
+    "kept",
+    ["<b>bold</b>",
+     '<table><tbody><tr><td colspan="2">x</td></tr></tbody></table>',
+     '<svg viewBox="0 0 1 1"><clipPath id="a"></clipPath>',
+     '<use href="#a">', '<img alt="x" src="data:image/png;base64,AAAA">',
+     '<span style="color: red;">x</span>'],
+)  # fmt: skip
+def test_what_a_notebook_draws_is_kept(kept: str) -> None:
+    assert notebooks.clean(kept).startswith(kept.removesuffix(">"))
+
+
+@pytest.mark.parametrize(
+    "gone",
+    ['<img src="https://x.test/a.png">', '<img src="data:image/svg+xml;base64,AAAA">',
+     '<a href="http://x.test">', '<use href="https://x.test/#a">', '<div id="runs">',
+     '<div style="position: fixed;">', "<!-- x -->", "<style>a</style>", "<title>a</title>"],
+)  # fmt: skip
+def test_what_reaches_out_is_not(gone: str) -> None:
+    cleaned = notebooks.clean(gone)
+    assert not re.search(r"x\.test|svg\+xml|runs|fixed|<!|>a<", cleaned)
+
+
+def test_a_nonce_is_the_pages_own_and_the_same_again(root: Path) -> None:
+    one = files(build(root))
+    assert files(build(root)) == one
+    pages_of = [text for name, text in one.items() if name in {"index.html", *_PAGES}]
+    nonces = {found[1] for text in pages_of if (found := re.search(rb"nonce-([^']+)", text))}
+    assert len(nonces) == 3
+
+
+def test_an_unknown_kind_and_a_killed_run_have_pages(root: Path) -> None:
+    (root / "3-odd").mkdir()
+    odd = {"ok": True, "notebook": "barbecue", "started": "2026-11-30T00:00:00Z", "meat": [1, 2]}
+    (root / "3-odd" / "result.json").write_text(json.dumps(odd))
+    (root / "4-killed").mkdir()
+    (root / "4-killed" / "executed.ipynb").write_text(notebook(html_output("<b>so far</b>")))
+    (root / "5-garbled").mkdir()
+    (root / "5-garbled" / "executed.ipynb").write_text('{"cells": 7}')
+    built = reportsite.build(root, root.parent / "site")
+    assert len(built.problems) == 2
+    odd_page = built.pages["3-odd"].read_text()
+    assert "barbecue" in odd_page
+    assert "meat" in odd_page
+    assert "so far" in built.pages["4-killed"].read_text()
+    assert "no notebook that can be shown" in built.pages["5-garbled"].read_text()
+    # Where they are on this machine is told to who builds, not to who reads.
+    assert str(root) in store.read_all(root)[-1].problem
+    assert str(root) not in built.index.read_text()
+
+
+def test_verdicts_between_pass_and_fail_are_said(root: Path) -> None:
+    folder = keep(root, "3-verify", notebook="verify")
+    document = json.loads((folder / "result.json").read_text())
+    document["checks"] = [
+        {"id": "a", "ok": True, "expected": "", "verdict": "not seen", "why": "no reference"},
+        {"id": "b", "ok": False, "expected": "x", "verdict": "fail", "fix": "deploy again"},
+    ]
+    (folder / "result.json").write_text(json.dumps(document))
+    html = Html((build(root) / "runs" / "3-verify.html").read_text())
+    text = " ".join(html.text.split())
+    assert "b✗ failed x fix: deploy again" in text
+    assert "anot seen no reference" in text
+    assert list(measure.load_runs(folder).checks["outcome"]) == ["not seen", "failed"]
+
+
+def test_a_folder_with_executed_notebooks_becomes_pages(tmp_path: Path) -> None:
+    """What a rollout keeps: notebooks by host, whatever they are called."""
+    rollout = tmp_path / "rollout"
+    for host in ("spark-01", "spark-02"):
+        (rollout / host).mkdir(parents=True)
+        (rollout / host / "verify.ipynb").write_text(notebook(html_output(f"<b>{host}</b>")))
+    built = reportsite.build(rollout, rollout / "site", title="Rollout of Monday")
+    assert set(built.pages) == {"spark-01", "spark-02"}
+    assert "<b>spark-01</b>" in built.pages["spark-01"].read_text()
+    assert "<h1>Rollout of Monday</h1>" in built.index.read_text()
+    # Within the runs, and none of them.
+    assert set(reportsite.build(rollout, rollout / "site").pages) == {"spark-01", "spark-02"}
+
+
+def test_a_rollout_has_a_page_above_its_hosts_runs(tmp_path: Path) -> None:
+    rollout = tmp_path / "runs" / "1-rollout"
+    keep(rollout, "runs/verify-spark-01", notebook="verify")
+    said = {"inventory": "/site/inventory/spark", "verdict": "stopped", "reason": "<b>slower</b>",
+            "started": "2026-11-30T00:00:00Z", "finished": "2026-11-30T00:01:00Z"}  # fmt: skip
+    (rollout / "rollout.json").write_text(json.dumps(said))
+    going = tmp_path / "runs" / "2-rollout"
+    going.mkdir()
+    (going / "rollout.json").write_text(json.dumps({**said, "verdict": "running"}))
+    built = reportsite.build(tmp_path / "runs", tmp_path / "site")
+    assert built.problems == [
+        "2-rollout/rollout.json: no verdict (the rollout goes on, or was interrupted)"
+    ]
+    page = Html(built.pages["1-rollout"].read_text())
+    assert "rollout" in page.text
+    assert "Failed" in page.text
+    assert "<b>slower</b>" in page.text
+    assert "../runs/1-rollout/runs/verify-spark-01.html" in page.values("a", "href")
+    assert [one.state for one in store.read_all(tmp_path / "runs")] == [
+        "failed", "passed", "unfinished",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_site_is_replaced_and_nothing_else_is(
+    root: Path, exchange: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(publish, "_exchange", lambda *_: Path("/nowhere").stat())
+    site = build(root)
+    (site / "stale.html").touch()
+    inode = site.stat().st_ino
+    build(root)
+    assert site.stat().st_ino != inode
+    assert not (site / "stale.html").exists()
+    assert sorted(path.name for path in root.parent.iterdir()) == ["runs", "site"]
+    mine = root.parent / "mine"
+    mine.mkdir()
+    (mine / "thesis.tex").touch()
+    for place in (mine, root, root.parent, mine / "thesis.tex"):
+        with pytest.raises(UsageError, match="no site that roost made"):
+            reportsite.build(root, place)
+    assert (mine / "thesis.tex").exists()
+
+
+def test_a_full_disk_leaves_the_site_that_was_there(root: Path) -> None:
+    before = files(build(root))
+    with full_disk(100_000), pytest.raises(RoostError, match="the site cannot be written"):
+        build(root)
+    assert files(root.parent / "site") == before
+    assert sorted(path.name for path in root.parent.iterdir()) == ["runs", "site"]
+
+
+def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
+    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse; x", low=0.8, high=0.9)
+    noise = Figure(title="c / a", value=0.95, unit="times", source="no difference; x")
+    keep(tmp_path, "1", notebook="compare", figures={"b.x/a": ratio, "c.x/a": noise})
+    rates = {
+        f"accept_rate_position_{at}": Figure(title="t", value=value, unit="%", source="s")
+        for at, value in enumerate((60.0, 30.0))
+    }
+    keep(tmp_path, "2", notebook="verify", figures=rates)
+    one, other = store.read_all(tmp_path)
+    (chart,) = charts.of_run(one)
+    assert "b / a 0.850, worse" in chart.alt
+    worse, other_one = chart.options["Ratios to the baseline"]["data"]
+    assert (worse["meta"], worse["y"]) == ("--bad", ["b / a"])
+    assert worse["error_x"]["array"] == [pytest.approx(0.05)]
+    assert (other_one["meta"], other_one["y"]) == ("--quiet", ["c / a"])
+    (chart,) = charts.of_run(other)
+    assert chart.alt.endswith("this run 60%, 30%")
+
+
+def test_figures_over_time_have_a_line_a_host(root: Path) -> None:
+    keep(root, "0-later", benchmark(7), host="spark-03", started=NOW + dt.timedelta(days=2))
+    keep(root, "9-earlier", benchmark(8), host="spark-03", started=NOW - dt.timedelta(days=2))
+    chart = charts.over_time(store.read_all(root))
+    assert chart
+    first = next(iter(chart.options))
+    assert first.startswith("smollm2-135m, gb10, dflash: spec-bench coding-c1, throughput")
+    one, other = chart.options[first]["data"]
+    assert (one["name"], len(one["x"])) == ("spark-01", 1)
+    assert (other["name"], other["text"]) == ("spark-03", ["9-earlier", "0-later"])
+
+
+def test_the_verb(root: Path) -> None:
+    (root / "3-empty").mkdir()
+    runner = CliRunner()
+    done = runner.invoke(report_cli.report, [str(root), "--out", str(root.parent / "s"), "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert Path(document["index"]).is_file()
+    assert f"{root}/3-empty: no result.json" in done.stderr
+    for given, message in [
+        (root / "none", "no such folder"),
+        (root / "3-empty" / "x", "no such folder"),
+    ]:
+        failed = runner.invoke(report_cli.report, [str(given), "--out", str(root.parent / "t")])
+        assert isinstance(failed.exception, UsageError)
+        assert message in str(failed.exception)
+    nothing = root.parent / "nothing"
+    nothing.mkdir()
+    failed = runner.invoke(report_cli.report, [str(nothing), "--out", str(root.parent / "t")])
+    assert isinstance(failed.exception, RoostError)
+    assert "no run in it" in str(failed.exception)
+    assert not (root.parent / "t").exists()
+
+
+def test_a_size_is_said_shortly() -> None:
+    assert [pages._size(size) for size in (10, 2048, 3 << 20)] == ["10 B", "2 KB", "3.0 MB"]
