@@ -179,7 +179,7 @@ def test_a_fleet_is_deployed_under_load_and_no_request_is_lost(fleet: Fleet) -> 
         # Killed in the middle: the host ends it by itself, and the next run has it served again.
         run = fleet.begin("tokens-per-second=100")
         run.reaches(TRIAL)
-        assert fleet.states() == {swapped.name: "UP", kept.name: "DRAIN"}
+        assert fleet.states() == {swapped.name: "UP", kept.name: "DRAIN"}, run.output
         fleet.gate.exec(["systemctl", "reload", "haproxy"])
         run.kill()
         after = fleet.deploy("tokens-per-second=100")
