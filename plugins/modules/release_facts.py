@@ -27,7 +27,8 @@ options:
     type: path
     required: true
   release:
-    description: Id of a release of which everything that was recorded is wanted, or V(previous).
+    description: >-
+      Id of a release of which everything that was recorded is wanted, or V(current), V(previous).
     type: str
   watchdog:
     description: Directory of the watchdog's state; it need not exist.
@@ -183,7 +184,7 @@ def main() -> None:
     deployment = store.read(serves, "deployment.json") if serves else None
     wanted = module.params["release"]
     current, previous = store.pointed("current"), store.pointed("previous")
-    chosen = previous if wanted == "previous" else wanted
+    chosen = {"current": current, "previous": previous}.get(wanted, wanted)
     kept = store.ids()
     files = {}
     if chosen in kept:

@@ -36,6 +36,7 @@ class _Group(click.Group):
         "probe": ("roost.probe_cli", "probe"),
         "report": ("roost.report_cli", "report"),
         "rollback": ("roost.releases_cli", "rollback"),
+        "rollout": ("roost.rollout_cli", "rollout"),
         "status": ("roost.releases_cli", "status"),
         "verify": ("roost.notebooks_cli", "verify"),
     }

@@ -40,6 +40,7 @@ def run_playbook(
     inventory: Path,
     *,
     limit: str | None = None,
+    tags: str | None = None,
     check: bool = False,
     diff: bool = False,
     become_password: str | None = None,
@@ -52,6 +53,7 @@ def run_playbook(
         name: Of the playbook.
         inventory: Its path.
         limit: An Ansible host pattern.
+        tags: Only tasks with one of these, with commas between them.
         check: Change nothing, say what would change.
         diff: Show differences.
         become_password: For hosts where sudo asks; answered at Ansible's prompt, so it is in no
@@ -80,6 +82,7 @@ def run_playbook(
             playbook=str(root / "playbooks" / f"{name}.yml"),
             inventory=str(path),
             limit=limit,
+            tags=tags,
             cmdline=" ".join(options) or None,
             passwords=passwords or None,
             extravars=dict(extra_vars) if extra_vars else None,

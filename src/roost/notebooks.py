@@ -121,6 +121,7 @@ def execute_all(
     hosts: Sequence[str] = (),
     *,
     parameters: Mapping[str, Any] | None = None,
+    each: Mapping[str, Mapping[str, Any]] | None = None,
     limit: str | None = None,
     runs_dir: Path | None = None,
     jobs: int = DEFAULT_JOBS,
@@ -133,6 +134,7 @@ def execute_all(
         inventory: Its path.
         hosts: Names; all of the inventory if empty.
         parameters: Of the notebook, beside inventory and host.
+        each: Further ones by host.
         limit: An Ansible host pattern instead of names.
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         jobs: How many at a time.
@@ -152,7 +154,12 @@ def execute_all(
             pool.submit(
                 _execute_one,
                 name,
-                {**(parameters or {}), "inventory": str(loaded.path), "host": host.name},
+                {
+                    **(parameters or {}),
+                    **(each or {}).get(host.name, {}),
+                    "inventory": str(loaded.path),
+                    "host": host.name,
+                },
                 folder,
             ): (host.name, folder)
             for host, folder in todo

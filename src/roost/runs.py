@@ -181,6 +181,7 @@ def start(
     host: Any,
     runs_dir: Any = "runs",
     run_dir: Any = None,
+    release: Any = None,
 ) -> Run:
     """Check a notebook's parameters, resolve the host's deployment and make the run's folder.
 
@@ -190,22 +191,38 @@ def start(
         host: A host of it.
         runs_dir: Where runs are kept; relative to the repository root.
         run_dir: The run's own folder, where a caller has made it already.
+        release: The ``deployment.json`` of what the host serves, where that is not what the
+            inventory says.
 
     Raises:
-        UsageError: A parameter is missing or no text, or there is no such inventory or host.
+        UsageError: A parameter is missing or no text, or there is no such inventory or host, or
+            the release is none.
         RefusedError: The recipe does not run there, or something is not pinned.
     """
     text("inventory", inventory)
     text("host", host)
     started = dt.datetime.now(dt.UTC)
     chosen = inventories.load(inventory).host(host)
-    resolved = deployment.from_variables(host, chosen.variables, repository_root())
+    if release is not None:
+        resolved = _released(Path(text("release", release)))
+    else:
+        resolved = deployment.from_variables(host, chosen.variables, repository_root())
     if run_dir is not None:
         folder = Path(text("run_dir", run_dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
     else:
         folder = new_folder(repository_root() / text("runs_dir", runs_dir), host, resolved.recipe)
     return Run(notebook, folder, chosen, resolved, started)
+
+
+def _released(file: Path) -> Deployment:
+    try:
+        return Deployment.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as error:
+        raise UsageError(
+            f"{file}: no deployment that this version of roost can read",
+            why=" ".join(str(error).split())[:300],
+        ) from None
 
 
 def write(

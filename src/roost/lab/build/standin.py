@@ -1,4 +1,4 @@
-"""The image of the stand-in engine: Debian and one file. Small, and known for what it is."""
+"""The image of the stand-in engine: Debian and three files. Small, and known for what it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from roost.lab.build import cached, commands, images
 from roost.lab.build.cached import Say
 from roost.lab.build.engine import base_image
 
-PROGRAM = Path(__file__).parents[1] / "standins" / "engine_standin.py"
+_STANDINS = Path(__file__).parents[1] / "standins"
+#: Where each file goes in the image.
+PROGRAMS = {
+    "usr/local/bin/vllm": _STANDINS / "engine_standin.py",
+    "usr/local/bin/harness-standin": _STANDINS / "harness_standin.py",
+    "usr/local/lib/python3.11/dist-packages/transformers.py": _STANDINS / "tokenizer_standin.py",
+}
 
 IMAGE = images.Image(
     repository="roost-lab/engine-standin",
@@ -37,16 +43,17 @@ def standin_image(cache: Path, say: Say) -> str:
     def make(folder: Path) -> None:
         layout = images.copy_layout(base, folder)
         tree = folder / "layer"
-        command = tree / "usr/local/bin/vllm"
-        command.parent.mkdir(parents=True)
-        shutil.copyfile(PROGRAM, command)
-        command.chmod(0o755)
+        for place, program in PROGRAMS.items():
+            (tree / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(program, tree / place)
+            (tree / place).chmod(0o755)
         commands.run(["umoci", "insert", "--image", f"{layout}:image", tree, "/"])
         images.configure(layout, IMAGE)
         images.push(layout, IMAGE, storage, folder / "digest")
         shutil.rmtree(layout)
 
-    folder = cached.build(cache, "engine-standin", (base.name, PROGRAM, *IMAGE.inputs), make, say)
+    inputs: list[cached.Input] = [base.name, *PROGRAMS.values(), *IMAGE.inputs]
+    folder = cached.build(cache, "engine-standin", inputs, make, say)
     digest = (folder / "digest").read_text().strip()
     if not images.stored(storage, IMAGE.repository, digest):
         say("engine-standin: no longer in the registry, once more")

@@ -4,7 +4,7 @@
 It is the command of the image ``roost-lab/engine-standin`` and takes vLLM's command line: what it
 does not know it ignores, and what it is to do wrong is said with ``--standin-…``. It answers the
 questions of roost's gate from a list and everything else with the same words; its counters count
-what it pretends to have drafted and accepted.
+what it pretends to have drafted and accepted. ``vllm bench`` is another file.
 
 Two prompts are commands: ``stand-in: wedge`` is never answered, nor is anything after it, while
 /health stays good; ``stand-in: prefill N`` is answered after N seconds in which blocks are filled
@@ -28,6 +28,7 @@ ANSWERS = {"capital of France": "The capital of France is Paris.", "2+2": "2+2 i
 OTHER = "A stand-in says the same of everything. "
 #: What one draft holds, and how many of it are accepted unless something else is asked for.
 DRAFTED, ACCEPTED = 4, 3.0
+BENCH = "/usr/local/bin/harness-standin"
 
 
 def arguments(argv: list[str]) -> argparse.Namespace:
@@ -80,7 +81,7 @@ class Engine:
                 os._exit(0)
         if self.asked.standin_wedged:
             return []
-        prompt = body["messages"][-1]["content"]
+        prompt = body["prompt"] if "prompt" in body else body["messages"][-1]["content"]
         self.obey(prompt)
         text = next((text for key, text in ANSWERS.items() if key in prompt), OTHER * 20)
         words: list[str] = (self.asked.standin_answer or text).split()[: body.get("max_tokens", 16)]
@@ -139,30 +140,36 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             try:
                 words = engine.answer(body)
                 if body.get("stream"):
-                    self.stream(words)
+                    self.stream(words, chat="messages" in body)
                 else:
                     time.sleep(len(words) / engine.asked.standin_tokens_per_second)
                     message = {"role": "assistant", "content": " ".join(words)}
-                    whole = {"choices": [{"index": 0, "message": message}], "usage": usage(words)}
+                    said = {"message": message} if "messages" in body else {"text": " ".join(words)}
+                    whole = {"choices": [{"index": 0, **said}], "usage": usage(words)}
                     self.reply(200, json.dumps(whole))
             finally:
                 with engine.lock:
                     engine.running -= 1
 
-        def stream(self, words: list[str]) -> None:
+        def stream(self, words: list[str], *, chat: bool) -> None:
             self.send_response(200)
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self.event({"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
+            if chat:
+                self.choice({"delta": {"role": "assistant", "content": ""}})
             for at, word in enumerate(words):
                 time.sleep(1 / engine.asked.standin_tokens_per_second)
-                delta = {"content": word if at == 0 else f" {word}"}
-                self.event({"choices": [{"index": 0, "delta": delta}]})
-            self.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+                text = word if at == 0 else f" {word}"
+                self.choice({"delta": {"content": text}} if chat else {"text": text})
+            ending: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+            self.choice({**ending, "finish_reason": "stop"})
             self.event({"choices": [], "usage": usage(words)})
             self.event("[DONE]")
             self.wfile.write(b"0\r\n\r\n")
+
+        def choice(self, said: dict[str, Any]) -> None:
+            self.event({"choices": [{"index": 0, **said}]})
 
         def event(self, data: Any) -> None:
             text = data if isinstance(data, str) else json.dumps(data)
@@ -192,6 +199,8 @@ def usage(words: list[str]) -> dict[str, int]:
 
 def main() -> None:
     """Serve until told to stop."""
+    if sys.argv[1:2] == ["bench"]:
+        os.execv(BENCH, sys.argv)  # noqa: S606  # a program of the same image
     asked = arguments(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     print("This is a stand-in for an engine: it has no model.", flush=True)

@@ -1,0 +1,80 @@
+"""Action plugin: ``roost rollout`` over the inventory of the running play.
+
+On the controller, in a process of its own: it runs Ansible itself, for one batch after the other.
+Its lines are shown as they come.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from ansible import context
+from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
+from ansible.utils.vars import load_extra_vars
+
+_OPTIONS = {"batches": "--batches", "suite": "--suite", "runs": "--runs"}
+#: Extra variables that mean something here.
+_OWN = "rollout_"
+
+
+class ActionModule(ActionBase):
+    """Entry point of the plugin."""
+
+    _VALID_ARGS = frozenset({*_OPTIONS, "resume"})
+
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Run it; fails if the rollout does not pass."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        command = self._command(task_vars or {})
+        display = Display()
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as child:
+            try:
+                if child.stdin:
+                    password = self._play_context.become_pass
+                    child.stdin.write(f"{password}\n" if password else "")
+                    child.stdin.close()
+                lines = []
+                for line in child.stdout or ():
+                    display.display(line.rstrip("\n"))
+                    lines.append(line)
+            finally:
+                if sys.exc_info()[0]:
+                    child.terminate()
+        if child.returncode:
+            raise AnsibleActionFail("".join(lines[-40:]) or "roost rollout said nothing")
+        return {**result, "changed": True}
+
+    def _command(self, task_vars: dict[str, Any]) -> list[str]:
+        sources = task_vars["ansible_inventory_sources"]
+        if len(sources) != 1:
+            raise AnsibleActionFail("a rollout is of one inventory: give -i once")
+        foreign = [name for name in load_extra_vars(self._loader) if not name.startswith(_OWN)]
+        if foreign:
+            raise AnsibleActionFail(
+                f"-e {', '.join(foreign)}: a rollout is of what the inventory says, since the "
+                "notebooks judge by that; nothing was changed"
+            )
+        command = [sys.executable, "-m", "roost.cli", "rollout", "--inventory", sources[0]]
+        if limit := context.CLIARGS.get("subset"):
+            command += ["--limit", str(limit)]
+        if boolean(self._task.args.get("resume", False)):
+            command.append("--resume")
+        if self._play_context.become_pass:
+            command.append("--ask-become-pass")
+        for name, option in _OPTIONS.items():
+            if value := self._task.args.get(name):
+                command += [option, str(value)]
+        return command

@@ -1,0 +1,269 @@
+"""What comes next in a rollout.
+
+Each step may be done twice, and what was begun is written down before it is done: so a rollout
+that was interrupted, at whatever step, is gone on with by running it again. Which hosts have been
+changed is asked of the hosts; the record says what was judged.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from roost.rollout import record, report
+from roost.rollout.fleet import Played, Serving
+from roost.rollout.judging import Judged
+from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
+
+Say = Callable[[str], None]
+
+
+class Hosts(Protocol):
+    """What can be done with hosts; see :class:`roost.rollout.fleet.Fleet`."""
+
+    def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]: ...
+    def prepare(self, hosts: Iterable[str]) -> Played: ...
+    def deploy(self, hosts: Iterable[str]) -> Played: ...
+    def roll_back(self, release: str, hosts: Iterable[str]) -> Played: ...
+
+
+class Judges(Protocol):
+    """What can be found out about hosts; see :class:`roost.rollout.judging.Judge`."""
+
+    def measure(self, served: Mapping[str, Mapping[str, object]]) -> dict[str, Judged]: ...
+    def judge(self, baselines: Mapping[str, Path | None]) -> dict[str, Judged]: ...
+
+
+class Conductor:
+    """A rollout that begins, or goes on.
+
+    Args:
+        rollout: What is kept of it, with its batches.
+        folder: Its folder.
+        hosts: Does things with hosts.
+        judge: Finds out about them.
+        say: Takes one line of progress at a time.
+    """
+
+    def __init__(
+        self, rollout: Rollout, folder: Path, hosts: Hosts, judge: Judges, say: Say
+    ) -> None:
+        self._rollout = rollout
+        self._folder = folder
+        self._hosts = hosts
+        self._judge = judge
+        self._say = say
+
+    def run(self) -> Rollout:
+        """Go through the batches that are not passed; the rollout as it ended.
+
+        Raises:
+            RoostError: Ansible or a notebook could not be run at all. Nothing is decided by that:
+                the rollout can be gone on with.
+        """
+        if not self._rollout.prepared:
+            refusal = self._prepare()
+            if refusal:
+                return self._end("refused", refusal)
+        count = len(self._rollout.batches)
+        for number, batch in enumerate(self._rollout.batches, 1):
+            self._say(f"batch {number} of {count}: {', '.join(batch.hosts)}")
+            if self._passed_before(batch):
+                self._say("  passed before")
+                continue
+            reason = self._change(batch)
+            if reason:
+                self._back(batch)
+                return self._end("stopped", f"batch {number} of {count}: {reason}")
+        return self._end("passed")
+
+    # -- before the first swap
+
+    def _prepare(self) -> str:
+        """Have everything on every host; what keeps the rollout from beginning."""
+        hosts = self._rollout.hosts
+        self._say(f"preparing {len(hosts)} hosts: weights, image and plan")
+        found, looked = self._hosts.look(hosts)
+        if looked.unreachable:
+            return _listed("not reached, and nothing was changed", looked.bad)
+        for name, serving in found.items():
+            hosts[name].before = self._judged_before(hosts[name], serving)
+        self._keep()
+        prepared = self._hosts.prepare(hosts)
+        for name, seconds in prepared.seconds.items():
+            hosts[name].seconds["prepare"] = round(seconds, 1)
+        if prepared.bad:
+            return _listed("cannot be prepared; no host was swapped", prepared.bad)
+        self._rollout.prepared = True
+        self._keep()
+        return ""
+
+    def _judged_before(self, host: HostRecord, serving: Serving) -> str | None:
+        """The release to go back to: what serves, or what served before nobody judged that."""
+        if serving.release not in host.unjudged:
+            return serving.release
+        return host.before if host.before in serving.kept else None
+
+    # -- a batch
+
+    def _passed_before(self, batch: BatchRecord) -> bool:
+        if batch.verdict != "passed":
+            return False
+        found, _ = self._hosts.look(batch.hosts)
+        hosts = self._rollout.hosts
+        # One that cannot be reached now was judged then.
+        return all(serving.release == hosts[name].wanted for name, serving in found.items())
+
+    def _change(self, batch: BatchRecord) -> str:
+        """Have the hosts of a batch serve the new release, judged; what speaks against it."""
+        if batch.verdict == "failing":
+            return self._rollout.reason
+        batch.verdict = "begun"
+        batch.started = batch.started or record.now()
+        self._keep()
+        bad = self._swap(batch) or self._judged(batch)
+        for name, why in bad.items():
+            self._rollout.hosts[name].why = why
+        if bad:
+            batch.verdict = "failing"
+            self._rollout.reason = _listed("did not pass", bad)
+            self._keep()
+            return self._rollout.reason
+        for name in batch.hosts:
+            self._rollout.hosts[name].verdict = "passed"
+        batch.verdict, batch.finished = "passed", record.now()
+        self._keep()
+        return ""
+
+    def _swap(self, batch: BatchRecord) -> dict[str, str]:
+        found, _ = self._hosts.look(batch.hosts)
+        self._baselines(batch, found)
+        started = time.monotonic()
+        self._say("  deploying")
+        played = self._hosts.deploy(batch.hosts)
+        self._note(played, "deploy")
+        if not played.bad:
+            self._say(f"  deployed in {time.monotonic() - started:.0f} s")
+        return played.bad
+
+    def _baselines(self, batch: BatchRecord, found: Mapping[str, Serving]) -> None:
+        """Measure what serves, where nothing is kept of it and it will be compared."""
+        served = {}
+        for name in batch.hosts:
+            host, serving = self._rollout.hosts[name], found.get(name)
+            if serving and self._needs_baseline(host, serving):
+                served[name] = serving.deployment
+        if not served:
+            return
+        self._say(f"  measuring what serves on {', '.join(served)}")
+        for name, one in self._judge.measure(served).items():
+            host = self._rollout.hosts[name]
+            self._link(host, one)
+            if host.before and not one.why:
+                host.baseline = Baseline(release=host.before, run=host.runs["before"])
+            elif one.why:
+                self._say(f"  no baseline of {name}: {one.why}")
+        self._keep()
+
+    def _needs_baseline(self, host: HostRecord, serving: Serving) -> bool:
+        if not serving.healthy or serving.release != host.before or host.before == host.wanted:
+            return False
+        if host.baseline and host.baseline.release == host.before:
+            return False
+        gate = serving.deployment.get("gate") or {}
+        return bool(gate.get("figures_key") == host.figures_key)
+
+    def _judged(self, batch: BatchRecord) -> dict[str, str]:
+        self._say("  judging by notebooks")
+        hosts = self._rollout.hosts
+        baselines: dict[str, Path | None] = {}
+        for name in batch.hosts:
+            known = hosts[name].baseline
+            fits = known and known.release == hosts[name].before
+            baselines[name] = self._folder / known.run if known and fits else None
+        started = time.monotonic()
+        bad = {}
+        for name, one in self._judge.judge(baselines).items():
+            host = hosts[name]
+            self._link(host, one)
+            host.compared = one.remark
+            host.seconds["judge"] = round(time.monotonic() - started, 1)
+            if one.why:
+                bad[name] = one.why
+        return bad
+
+    # -- back
+
+    def _back(self, batch: BatchRecord) -> None:
+        """Have every host of a batch serve what it served before, checked."""
+        self._say("  not passed: taking the batch back")
+        hosts = self._rollout.hosts
+        found, looked = self._hosts.look(batch.hosts)
+        to_do: dict[str, list[str]] = {}
+        failed = dict(looked.bad)
+        for name, serving in found.items():
+            before = hosts[name].before
+            if before and before != hosts[name].wanted and not _serves(serving, before):
+                to_do.setdefault(before, []).append(name)
+        for release, names in to_do.items():
+            played = self._hosts.roll_back(release, names)
+            self._note(played, "back")
+            failed.update(played.bad)
+        found, looked = self._hosts.look(batch.hosts)
+        for name in batch.hosts:
+            self._settle(hosts[name], found.get(name), failed.get(name) or looked.bad.get(name))
+        if all(hosts[name].verdict == "back" for name in batch.hosts):
+            batch.verdict = "back"
+        batch.finished = record.now()
+        self._keep()
+
+    def _settle(self, host: HostRecord, serving: Serving | None, said: str | None) -> None:
+        """The verdict on a host that was taken back."""
+        if serving and host.before and host.before != host.wanted and _serves(serving, host.before):
+            host.verdict = "back"
+            return
+        host.verdict = "stuck"
+        if serving is None or said:
+            now = f"it was not taken back: {said}"
+        elif host.before == host.wanted:
+            now = "it served this release before the rollout too, so it was left as it is"
+        elif host.before is None:
+            now = "nothing served there before, so there is nothing to go back to"
+        else:
+            now = f"it serves {serving.release}, which is not healthy"
+        host.why = "\n".join(filter(None, [host.why, now]))
+
+    # -- what is kept
+
+    def _note(self, played: Played, step: str) -> None:
+        for name, seconds in played.seconds.items():
+            self._rollout.hosts[name].seconds[step] = round(seconds, 1)
+        for name, (begun, ended) in played.swaps.items():
+            self._rollout.hosts[name].out.append((begun, ended))
+
+    def _link(self, host: HostRecord, one: Judged) -> None:
+        for what, folder in one.runs.items():
+            host.runs[what] = str(folder.relative_to(self._folder))
+
+    def _end(self, verdict: str, reason: str = "") -> Rollout:
+        self._rollout = self._rollout.model_copy(
+            update={"verdict": verdict, "reason": reason, "finished": record.now()}
+        )
+        self._keep()
+        return self._rollout
+
+    def _keep(self) -> None:
+        record.write(self._folder, self._rollout)
+        report.write(self._folder, self._rollout)
+
+
+def _serves(serving: Serving, release: str) -> bool:
+    return serving.healthy and serving.release == release
+
+
+def _listed(what: str, bad: Mapping[str, str]) -> str:
+    """One text for several hosts; a host's own message begins with its name, or gets it."""
+    lines = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
+    return f"{', '.join(bad)} {what}\n" + "\n".join(lines)

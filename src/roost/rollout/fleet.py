@@ -1,0 +1,160 @@
+"""What a rollout has Ansible do: the project's own playbooks, for some of the hosts."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from roost import fleet
+from roost.rollout import record
+
+#: The tasks that read the releases, and that have a host swap and judge.
+_READ = "Read the releases"
+_SWAP = "Have it serve, or what served before"
+
+Span = tuple[dt.datetime, dt.datetime]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What a host says of itself.
+
+    Attributes:
+        release: Id of the release that is in place; none if nothing is.
+        healthy: Whether it answers as healthy.
+        kept: Ids of the releases that it could serve.
+        deployment: What the release was made from, as the host keeps it; empty without one.
+    """
+
+    release: str | None
+    healthy: bool
+    kept: tuple[str, ...] = ()
+    deployment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Played:
+    """How a run of a playbook went.
+
+    Attributes:
+        bad: What Ansible said of each host that failed or was not reached.
+        unreachable: Those of them that were not reached.
+        seconds: From its beginning to each host's last task.
+        swaps: When each host's engine was stopped and another one judged in its place.
+        results: Of the task that was asked for, by host.
+    """
+
+    bad: dict[str, str] = field(default_factory=dict)
+    unreachable: frozenset[str] = frozenset()
+    seconds: dict[str, float] = field(default_factory=dict)
+    swaps: dict[str, Span] = field(default_factory=dict)
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+class Fleet:
+    """The hosts of an inventory.
+
+    Args:
+        inventory: Its absolute path.
+        folder: The rollout's; what Ansible prints goes to files in it.
+        become_password: For hosts where sudo asks.
+    """
+
+    def __init__(self, inventory: Path, folder: Path, become_password: str | None = None) -> None:
+        self._inventory = inventory
+        self._logs = folder / "ansible"
+        self._password = become_password
+
+    def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]:
+        """What each host serves. Changes nothing."""
+        played = self._play("status", hosts, extra_vars={"llm_server_wanted": "current"})
+        found = {}
+        for host, facts in played.results.items():
+            chosen = facts["chosen"] or {"files": {}}
+            found[host] = Serving(
+                release=facts["current"],
+                healthy=facts["engine"]["healthy"],
+                kept=tuple(each["id"] for each in facts["releases"] if not each["missing"]),
+                deployment=chosen["files"].get("deployment.json", {}),
+            )
+        return found, played
+
+    def prepare(self, hosts: Iterable[str]) -> Played:
+        """Have weights and image on the hosts, and every plan judged; swap nothing."""
+        return self._play("deploy", hosts, tags="prepare")
+
+    def deploy(self, hosts: Iterable[str]) -> Played:
+        """Have each host serve what the inventory says, or what it served before."""
+        return self._play("deploy", hosts)
+
+    def roll_back(self, release: str, hosts: Iterable[str]) -> Played:
+        """Have the hosts serve a release that they keep."""
+        return self._play("rollback", hosts, extra_vars={"rollback_to": release})
+
+    def _play(
+        self,
+        name: str,
+        hosts: Iterable[str],
+        *,
+        tags: str | None = None,
+        extra_vars: Mapping[str, Any] | None = None,
+    ) -> Played:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        number = len(list(self._logs.iterdir())) + 1
+        watch = _Watch()
+        with (self._logs / f"{number:02}-{tags or name}.log").open("w", encoding="utf-8") as log:
+
+            def see(event: Mapping[str, Any]) -> bool:
+                if text := event.get("stdout"):
+                    log.write(f"{text}\n")
+                watch.see(event)
+                return True
+
+            result = fleet.run_playbook(
+                name,
+                self._inventory,
+                limit=",".join(hosts),
+                tags=tags,
+                extra_vars=extra_vars,
+                become_password=self._password,
+                watch=see,
+            )
+        bad = {
+            host: watch.said.get(host, "Ansible gave no reason; see its output")
+            for host in [*result.failed, *result.unreachable]
+        }
+        return Played(bad, frozenset(result.unreachable), watch.seconds, watch.swaps, watch.results)
+
+
+class _Watch:
+    """What is told by Ansible's events."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, str] = {}
+        self.seconds: dict[str, float] = {}
+        self.swaps: dict[str, Span] = {}
+        self.results: dict[str, dict[str, Any]] = {}
+        self._started = record.now()
+        self._swapping: dict[str, dt.datetime] = {}
+
+    def see(self, event: Mapping[str, Any]) -> None:
+        kind, data = event["event"], event.get("event_data") or {}
+        host = data.get("host")
+        if not host or not kind.startswith("runner_on_"):
+            return
+        now = record.now()
+        self.seconds[host] = (now - self._started).total_seconds()
+        if kind == "runner_on_start":
+            if data.get("task") == _SWAP:
+                self._swapping[host] = now
+            return
+        outcome = data.get("res") or {}
+        if kind in {"runner_on_failed", "runner_on_unreachable"}:
+            self.said[host] = str(outcome.get("msg") or "no reason given").strip()
+        if kind == "runner_on_ok" and data.get("task") == _READ:
+            self.results[host] = outcome
+        if data.get("task") == _SWAP and host in self._swapping and outcome.get("changed"):
+            self.swaps[host] = (self._swapping.pop(host), now)

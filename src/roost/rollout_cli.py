@@ -1,0 +1,70 @@
+"""``roost rollout``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.option(
+    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+)
+@click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+@click.option(
+    "--batches", "sizes", metavar="SIZES", help="Hosts of each batch (default: 1,25%,100%)."
+)
+@click.option("--suite", metavar="NAME", help="What the benchmark measures (default: gate).")
+@click.option(
+    "--resume", is_flag=True, help="Only go on with one that was interrupted, begin none."
+)
+@click.option(
+    "--runs",
+    "runs_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where runs are kept (default: runs/ in the repository).",
+)
+@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def rollout(
+    inventory: Path,
+    limit: str | None,
+    sizes: str | None,
+    suite: str | None,
+    resume: bool,
+    runs_dir: Path | None,
+    ask_become_pass: bool,
+    as_json: bool,
+) -> None:
+    """Bring a fleet to what its inventory says: a canary of each kind, then batches.
+
+    Each batch is judged by the verify notebook and a benchmark before the next one begins. One that
+    does not pass stops the rollout and is taken back. Run again, an interrupted rollout goes on.
+    """
+    from roost.rollout import run
+
+    password = None
+    if ask_become_pass and sys.stdin.isatty():
+        password = click.prompt("sudo password", hide_input=True)
+    elif ask_become_pass:
+        password = sys.stdin.readline().rstrip("\n")
+    folder, found = run.run(
+        inventory,
+        limit=limit,
+        sizes=sizes,
+        suite=suite,
+        resume=resume,
+        runs_dir=runs_dir,
+        become_password=password,
+        say=lambda line: click.echo(line, err=as_json),
+    )
+    if as_json:
+        click.echo(found.model_dump_json(indent=1))
+    else:
+        click.echo(f"{found.verdict}: {folder / 'report.html'}")
+        if found.reason:
+            click.echo(found.reason, err=True)
+    if not found.ok:
+        sys.exit(1)

@@ -1,0 +1,128 @@
+"""A fleet in memory: does what a rollout asks for, fails where it is told, can be killed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from roost.rollout import batches, record
+from roost.rollout.fleet import Played, Serving
+from roost.rollout.judging import Judged
+from roost.rollout.record import BatchRecord, HostRecord, Rollout
+
+OLD, NEW, KEY = "r-old", "r-new", "key"
+THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+
+
+class KilledError(Exception):
+    """The controller was killed."""
+
+
+@dataclass
+class FakeFleet:
+    """Hosts by the release that they serve, and what is wrong with which.
+
+    Attributes:
+        fails: Hosts whose own gate refuses the new release.
+        judged_bad: Hosts on which the notebooks do.
+        off: Hosts that cannot be reached.
+        unprepared: Hosts that cannot be prepared.
+        kill_at: The step, counted over everything that is asked for, at which the controller dies;
+            a fraction of a half: after it was done.
+    """
+
+    serves: dict[str, str | None]
+    fails: set[str] = field(default_factory=set)
+    judged_bad: set[str] = field(default_factory=set)
+    off: set[str] = field(default_factory=set)
+    unprepared: set[str] = field(default_factory=set)
+    kept: tuple[str, ...] = (OLD, NEW)
+    kill_at: float | None = None
+    steps: list[str] = field(default_factory=list)
+    baselines: dict[str, Path | None] = field(default_factory=dict)
+
+    def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]:
+        def do(names: list[str]) -> None:
+            for name in names:
+                key = {"gate": {"figures_key": KEY}}
+                found[name] = Serving(self.serves[name], True, self.kept, key)
+
+        found: dict[str, Serving] = {}
+        return found, self._step("look", hosts, do)
+
+    def prepare(self, hosts: Iterable[str]) -> Played:
+        played = self._step("prepare", hosts, lambda _: None)
+        return Played({**played.bad, **dict.fromkeys(self.unprepared, "no disk")})
+
+    def deploy(self, hosts: Iterable[str]) -> Played:
+        asked = list(hosts)
+        played = self._step("deploy", asked, self._deploy)
+        wrong = {name: f"{name}: too slow" for name in self.fails & set(asked)}
+        swaps = {name: (THEN, THEN + dt.timedelta(seconds=5)) for name in asked}
+        return Played({**played.bad, **wrong}, seconds=dict.fromkeys(asked, 9.0), swaps=swaps)
+
+    def _deploy(self, names: list[str]) -> None:
+        for name in names:
+            if name not in self.fails:
+                self.serves[name] = NEW
+
+    def roll_back(self, release: str, hosts: Iterable[str]) -> Played:
+        def do(names: list[str]) -> None:
+            for name in names:
+                self.serves[name] = release
+
+        return self._step(f"back to {release}", hosts, do)
+
+    def measure(self, served: Mapping[str, Mapping[str, object]]) -> dict[str, Judged]:
+        self._step("measure", served, lambda _: None)
+        return {name: Judged(runs={"before": self._run(name, "before")}) for name in served}
+
+    def judge(self, baselines: Mapping[str, Path | None]) -> dict[str, Judged]:
+        self.baselines.update(baselines)
+        self._step("judge", baselines, lambda _: None)
+        return {
+            name: Judged(
+                "answers wrongly" if name in self.judged_bad else "",
+                {"verify": self._run(name, "verify"), "benchmark": self._run(name, "benchmark")},
+            )
+            for name in baselines
+        }
+
+    folder: Path = Path()
+
+    def _run(self, name: str, what: str) -> Path:
+        return self.folder / "runs" / f"{name}-{what}"
+
+    def _step(self, what: str, hosts: Iterable[str], do: object) -> Played:
+        names = list(hosts)
+        number = len(self.steps)
+        self.steps.append(f"{what} {','.join(names)}")
+        if self.kill_at == number:
+            raise KilledError
+        reached = [name for name in names if name not in self.off]
+        do(reached)  # type: ignore[operator]
+        if self.kill_at == number + 0.5:
+            raise KilledError
+        missed = {name: "No route to host" for name in names if name in self.off}
+        return Played(missed, frozenset(missed))
+
+
+def new_rollout(hosts: Mapping[str, str], sizes: str = batches.DEFAULT) -> Rollout:
+    """A rollout over hosts, given with their kinds."""
+    kinds: dict[str, list[str]] = {}
+    for name, kind in hosts.items():
+        kinds.setdefault(kind, []).append(name)
+    return Rollout(
+        inventory="/fleet",
+        limit=None,
+        sizes=sizes,
+        suite="gate",
+        who="ops@desk",
+        started=record.now(),
+        hosts={
+            name: HostRecord(kind=kind, figures_key=KEY, wanted=NEW) for name, kind in hosts.items()
+        },
+        batches=[BatchRecord(hosts=some) for some in batches.divide(kinds, batches.parse(sizes))],
+    )

@@ -1,0 +1,184 @@
+"""What comes next in a rollout, whatever fails and whenever it is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.rollouts import NEW, OLD, FakeFleet, KilledError, new_rollout
+
+from roost.rollout import record
+from roost.rollout.conduct import Conductor
+from roost.rollout.record import Rollout
+
+FOUR = dict.fromkeys(("a", "b", "c", "d"), "gb10")
+#: Batches: a; b; c and d.
+
+
+def conduct(folder: Path, fleet: FakeFleet, rollout: Rollout) -> Rollout:
+    fleet.folder = folder
+    return Conductor(rollout, folder, fleet, fleet, lambda _: None).run()
+
+
+def four(**faults: Any) -> FakeFleet:
+    return FakeFleet(dict.fromkeys(FOUR, OLD), **faults)
+
+
+def test_a_good_release_goes_over_the_whole_fleet(tmp_path: Path) -> None:
+    fleet = four()
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert (done.verdict, done.reason) == ("passed", "")
+    assert set(fleet.serves.values()) == {NEW}
+    assert {host.verdict for host in done.hosts.values()} == {"passed"}
+    # Everything is there before anything is swapped, and each batch is judged before the next.
+    assert [step for step in fleet.steps if not step.startswith("look")] == [
+        "prepare a,b,c,d",
+        "measure a",
+        "deploy a",
+        "judge a",
+        "measure b",
+        "deploy b",
+        "judge b",
+        "measure c,d",
+        "deploy c,d",
+        "judge c,d",
+    ]
+    assert fleet.baselines == {name: tmp_path / f"runs/{name}-before" for name in FOUR}
+    assert record.read(tmp_path) == done
+
+
+def test_a_canary_that_fails_its_own_gate_stops_it(tmp_path: Path) -> None:
+    fleet = four(fails={"a"})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.verdict == "stopped"
+    assert done.reason == "batch 1 of 3: a did not pass\na: too slow"
+    assert set(fleet.serves.values()) == {OLD}
+    assert [host.verdict for host in done.hosts.values()] == ["back", *["waiting"] * 3]
+    # Nobody asks notebooks about what was refused already, nor rolls back what is back.
+    assert not any(step.startswith(("judge", "back")) for step in fleet.steps)
+
+
+def test_a_batch_in_which_one_fails_goes_back_as_a_whole(tmp_path: Path) -> None:
+    fleet = four(judged_bad={"d"})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert fleet.serves == {"a": NEW, "b": NEW, "c": OLD, "d": OLD}
+    assert [batch.verdict for batch in done.batches] == ["passed", "passed", "back"]
+    assert done.reason == "batch 3 of 3: d did not pass\nd: answers wrongly"
+    assert [host.verdict for host in done.hosts.values()] == ["passed", "passed", "back", "back"]
+    assert fleet.steps.count(f"back to {OLD} c,d") == 1
+
+
+@pytest.mark.parametrize("faults", [{}, {"fails": {"c"}}, {"judged_bad": {"b"}}], ids=str)
+@pytest.mark.parametrize("after", [0.0, 0.5], ids=["before a step", "after it"])
+def test_killed_at_any_step_it_is_gone_on_with(
+    tmp_path: Path, faults: dict[str, set[str]], after: float
+) -> None:
+    three = dict.fromkeys(("a", "b", "c"), "gb10")
+    whole = FakeFleet(dict.fromkeys(three, OLD), **faults)
+    expected = conduct(tmp_path, whole, new_rollout(three, "1,2"))
+    for at in range(len(whole.steps)):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        fleet = FakeFleet(dict.fromkeys(three, OLD), **faults, kill_at=at + after)
+        rollout = new_rollout(three, "1,2")
+        record.write(folder, rollout)
+        with pytest.raises(KilledError):
+            conduct(folder, fleet, rollout)
+        fleet.kill_at = None
+        done = conduct(folder, fleet, record.read(folder))
+        assert fleet.serves == whole.serves, whole.steps[at]
+        assert (done.verdict, done.reason) == (expected.verdict, expected.reason)
+        assert [h.verdict for h in done.hosts.values()] == [
+            h.verdict for h in expected.hosts.values()
+        ]
+
+
+def test_what_passed_is_not_done_again_unless_the_host_serves_something_else(
+    tmp_path: Path,
+) -> None:
+    fleet = four(kill_at=8)
+    with pytest.raises(KilledError):
+        conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert fleet.steps[-1] == "deploy b"
+    fleet.kill_at = None
+    begun = len(fleet.steps)
+    # Somebody has rolled the canary back meanwhile.
+    fleet.serves["a"] = OLD
+    conduct(tmp_path, fleet, record.read(tmp_path))
+    again = fleet.steps[begun:]
+    assert "deploy a" in again
+    assert not any(step.startswith(("prepare", "measure a", "measure b")) for step in again)
+
+
+@pytest.mark.parametrize(
+    ("faults", "reason"),
+    [
+        ({"off": {"a"}}, "a not reached, and nothing was changed\na: No route to host"),
+        ({"off": {"d"}}, "d not reached, and nothing was changed\nd: No route to host"),
+        ({"unprepared": {"c"}}, "c cannot be prepared; no host was swapped\nc: no disk"),
+    ],
+)
+def test_refused_before_any_host_is_swapped(
+    tmp_path: Path, faults: dict[str, set[str]], reason: str
+) -> None:
+    fleet = four(**faults)
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert (done.verdict, done.reason) == ("refused", reason)
+    assert not any(step.startswith("deploy") for step in fleet.steps)
+    if "off" in faults:
+        assert len(fleet.steps) == 1
+
+
+def test_a_host_that_is_lost_in_the_middle_is_stuck_and_said(tmp_path: Path) -> None:
+    fleet = four(judged_bad={"b"})
+    rollout = new_rollout(FOUR, "1,3")
+    original = fleet.judge
+
+    def judge(baselines: Any) -> Any:
+        found = original(baselines)
+        if "c" in baselines:
+            fleet.off.add("c")
+        return found
+
+    fleet.judge = judge  # type: ignore[method-assign]
+    done = conduct(tmp_path, fleet, rollout)
+    assert done.verdict == "stopped"
+    assert {name: host.verdict for name, host in done.hosts.items()} == {
+        "a": "passed",
+        "b": "back",
+        "c": "stuck",
+        "d": "back",
+    }
+    assert "it was not taken back: No route to host" in done.hosts["c"].why
+    assert done.batches[1].verdict == "failing"
+
+
+def test_nothing_to_go_back_to_is_said(tmp_path: Path) -> None:
+    fleet = FakeFleet({"a": None, "b": NEW}, judged_bad={"a", "b"})
+    done = conduct(tmp_path, fleet, new_rollout({"a": "gb10", "b": "gb10"}, "2"))
+    assert done.verdict == "stopped"
+    assert "nothing served there before" in done.hosts["a"].why
+    assert "it served this release before the rollout too" in done.hosts["b"].why
+    assert {host.verdict for host in done.hosts.values()} == {"stuck"}
+    assert not any(step.startswith("back") for step in fleet.steps)
+
+
+def test_a_release_that_nobody_has_judged_is_not_what_to_go_back_to(tmp_path: Path) -> None:
+    fleet = FakeFleet({"a": "r-unjudged"}, judged_bad={"a"}, kept=(OLD, "r-unjudged", NEW))
+    rollout = new_rollout({"a": "gb10"})
+    rollout.hosts["a"].before = OLD
+    rollout.hosts["a"].unjudged = ["r-unjudged"]
+    assert conduct(tmp_path, fleet, rollout).hosts["a"].verdict == "back"
+    assert fleet.serves == {"a": OLD}
+
+
+def test_a_kept_benchmark_of_what_serves_is_the_baseline(tmp_path: Path) -> None:
+    fleet = four()
+    rollout = new_rollout(FOUR)
+    rollout.hosts["a"].baseline = record.Baseline(release=OLD, run="/kept/a")
+    rollout.hosts["b"].baseline = record.Baseline(release="r-older", run="/kept/b")
+    conduct(tmp_path, fleet, rollout)
+    assert fleet.baselines["a"] == Path("/kept/a")
+    assert fleet.baselines["b"] == tmp_path / "runs/b-before"
+    assert "measure a" not in fleet.steps
