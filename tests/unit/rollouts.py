@@ -29,6 +29,9 @@ class FakeFleet:
         judged_bad: Hosts on which the notebooks do.
         off: Hosts that cannot be reached.
         unprepared: Hosts that cannot be prepared.
+        behind: Hosts behind a gateway.
+        late: Those whose running requests do not end.
+        drained: Those that get no requests.
         kill_at: The step, counted over everything that is asked for, at which the controller dies;
             a fraction of a half: after it was done.
     """
@@ -38,6 +41,9 @@ class FakeFleet:
     judged_bad: set[str] = field(default_factory=set)
     off: set[str] = field(default_factory=set)
     unprepared: set[str] = field(default_factory=set)
+    behind: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
+    drained: set[str] = field(default_factory=set)
     kept: tuple[str, ...] = (OLD, NEW)
     kill_at: float | None = None
     steps: list[str] = field(default_factory=list)
@@ -58,6 +64,7 @@ class FakeFleet:
 
     def deploy(self, hosts: Iterable[str]) -> Played:
         asked = list(hosts)
+        assert not {n for n in self.behind & set(asked) if self.serves[n]} - self.drained
         played = self._step("deploy", asked, self._deploy)
         wrong = {name: f"{name}: too slow" for name in self.fails & set(asked)}
         swaps = {name: (THEN, THEN + dt.timedelta(seconds=5)) for name in asked}
@@ -74,6 +81,27 @@ class FakeFleet:
                 self.serves[name] = release
 
         return self._step(f"back to {release}", hosts, do)
+
+    def drain(self, hosts: Iterable[str]) -> Played:
+        def do(names: list[str]) -> None:
+            self.drained |= set(names)
+
+        return self._gateway("drain", hosts, do)
+
+    def give_back(self, hosts: Iterable[str]) -> Played:
+        def do(names: list[str]) -> None:
+            self.drained -= set(names)
+
+        return self._gateway("return", hosts, do)
+
+    def _gateway(self, what: str, hosts: Iterable[str], do: object) -> Played:
+        behind = [name for name in hosts if name in self.behind]
+        if not behind:
+            return Played()
+        played = self._step(what, behind, do)
+        late = dict.fromkeys(self.late & set(behind), "a request does not end")
+        bad = late if what == "drain" else {}
+        return Played({**played.bad, **bad}, seconds=dict.fromkeys(behind, 1.0))
 
     def measure(self, served: Mapping[str, Mapping[str, object]]) -> dict[str, Judged]:
         self._step("measure", served, lambda _: None)

@@ -75,12 +75,13 @@ def test_killed_at_any_step_it_is_gone_on_with(
     tmp_path: Path, faults: dict[str, set[str]], after: float
 ) -> None:
     three = dict.fromkeys(("a", "b", "c"), "gb10")
-    whole = FakeFleet(dict.fromkeys(three, OLD), **faults)
+    behind = {"a", "b"}
+    whole = FakeFleet(dict.fromkeys(three, OLD), **faults, behind=behind)
     expected = conduct(tmp_path, whole, new_rollout(three, "1,2"))
     for at in range(len(whole.steps)):
         folder = tmp_path / str(at)
         folder.mkdir()
-        fleet = FakeFleet(dict.fromkeys(three, OLD), **faults, kill_at=at + after)
+        fleet = FakeFleet(dict.fromkeys(three, OLD), **faults, behind=behind, kill_at=at + after)
         rollout = new_rollout(three, "1,2")
         record.write(folder, rollout)
         with pytest.raises(KilledError):
@@ -88,6 +89,7 @@ def test_killed_at_any_step_it_is_gone_on_with(
         fleet.kill_at = None
         done = conduct(folder, fleet, record.read(folder))
         assert fleet.serves == whole.serves, whole.steps[at]
+        assert not fleet.drained
         assert (done.verdict, done.reason) == (expected.verdict, expected.reason)
         assert [h.verdict for h in done.hosts.values()] == [
             h.verdict for h in expected.hosts.values()
@@ -182,3 +184,37 @@ def test_a_kept_benchmark_of_what_serves_is_the_baseline(tmp_path: Path) -> None
     assert fleet.baselines["a"] == Path("/kept/a")
     assert fleet.baselines["b"] == tmp_path / "runs/b-before"
     assert "measure a" not in fleet.steps
+
+
+def test_behind_a_gateway_nothing_is_measured_or_changed_under_load(tmp_path: Path) -> None:
+    fleet = four(behind=set(FOUR))
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert [step for step in fleet.steps if step.endswith(" b")] == [
+        "look b",
+        "drain b",
+        "measure b",
+        "deploy b",
+        "judge b",
+        "return b",
+    ]
+    assert not fleet.drained
+    for host in done.hosts.values():
+        ((begun, ended),) = host.out
+        assert ended
+        assert ended >= begun
+
+
+def test_requests_that_do_not_end_stop_it_before_the_swap(tmp_path: Path) -> None:
+    fleet = four(behind=set(FOUR), late={"a"})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.reason == "batch 1 of 3: a did not pass\na: a request does not end"
+    assert (done.hosts["a"].verdict, fleet.serves["a"]) == ("back", OLD)
+    assert not fleet.drained
+    assert not any(step.startswith("deploy") for step in fleet.steps)
+
+
+def test_what_did_not_come_back_gets_no_requests(tmp_path: Path) -> None:
+    fleet = FakeFleet({"a": NEW, "b": OLD}, judged_bad={"a"}, behind={"a", "b"})
+    done = conduct(tmp_path, fleet, new_rollout({"a": "gb10", "b": "gb10"}, "2"))
+    assert (done.hosts["a"].verdict, done.hosts["b"].verdict) == ("stuck", "back")
+    assert fleet.drained == {"a"}

@@ -8,14 +8,16 @@ changed is asked of the hosts; the record says what was judged.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from roost.rollout import record, report
 from roost.rollout.fleet import Played, Serving
-from roost.rollout.judging import Judged
 from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
+
+if TYPE_CHECKING:
+    from roost.rollout.judging import Judged
 
 Say = Callable[[str], None]
 
@@ -27,6 +29,8 @@ class Hosts(Protocol):
     def prepare(self, hosts: Iterable[str]) -> Played: ...
     def deploy(self, hosts: Iterable[str]) -> Played: ...
     def roll_back(self, release: str, hosts: Iterable[str]) -> Played: ...
+    def drain(self, hosts: Iterable[str]) -> Played: ...
+    def give_back(self, hosts: Iterable[str]) -> Played: ...
 
 
 class Judges(Protocol):
@@ -123,7 +127,7 @@ class Conductor:
         batch.verdict = "begun"
         batch.started = batch.started or record.now()
         self._keep()
-        bad = self._swap(batch) or self._judged(batch)
+        bad = self._swap(batch) or self._judged(batch) or self._return(batch.hosts)
         for name, why in bad.items():
             self._rollout.hosts[name].why = why
         if bad:
@@ -139,6 +143,9 @@ class Conductor:
 
     def _swap(self, batch: BatchRecord) -> dict[str, str]:
         found, _ = self._hosts.look(batch.hosts)
+        # What serves nothing has no requests to wait for.
+        if bad := self._drain([name for name, serving in found.items() if serving.release]):
+            return bad
         self._baselines(batch, found)
         started = time.monotonic()
         self._say("  deploying")
@@ -146,6 +153,26 @@ class Conductor:
         self._note(played, "deploy")
         if not played.bad:
             self._say(f"  deployed in {time.monotonic() - started:.0f} s")
+        return played.bad
+
+    def _drain(self, names: Sequence[str]) -> dict[str, str]:
+        begun = record.now()
+        played = self._hosts.drain(names)
+        self._note(played, "drain")
+        for name in played.seconds:
+            host = self._rollout.hosts[name]
+            if not _is_out(host):
+                host.out.append((begun, None))
+        self._keep()
+        return played.bad
+
+    def _return(self, names: Sequence[str]) -> dict[str, str]:
+        played = self._hosts.give_back(names)
+        for name in names:
+            host = self._rollout.hosts[name]
+            if _is_out(host) and name not in played.bad:
+                host.out[-1] = (host.out[-1][0], record.now())
+        self._keep()
         return played.bad
 
     def _baselines(self, batch: BatchRecord, found: Mapping[str, Serving]) -> None:
@@ -214,6 +241,10 @@ class Conductor:
         found, looked = self._hosts.look(batch.hosts)
         for name in batch.hosts:
             self._settle(hosts[name], found.get(name), failed.get(name) or looked.bad.get(name))
+        served = [n for n in batch.hosts if hosts[n].verdict == "back" and hosts[n].before]
+        for name, why in self._return(served).items():
+            hosts[name].verdict = "stuck"
+            hosts[name].why += f"\nit is back, but no client reaches it: {why}"
         if all(hosts[name].verdict == "back" for name in batch.hosts):
             batch.verdict = "back"
         batch.finished = record.now()
@@ -221,7 +252,9 @@ class Conductor:
 
     def _settle(self, host: HostRecord, serving: Serving | None, said: str | None) -> None:
         """The verdict on a host that was taken back."""
-        if serving and host.before and host.before != host.wanted and _serves(serving, host.before):
+        as_before = serving is not None and serving.release == host.before
+        well = serving is not None and (serving.healthy or host.before is None)
+        if as_before and well and not (host.why and host.before == host.wanted):
             host.verdict = "back"
             return
         host.verdict = "stuck"
@@ -241,7 +274,8 @@ class Conductor:
         for name, seconds in played.seconds.items():
             self._rollout.hosts[name].seconds[step] = round(seconds, 1)
         for name, (begun, ended) in played.swaps.items():
-            self._rollout.hosts[name].out.append((begun, ended))
+            if not _is_out(self._rollout.hosts[name]):
+                self._rollout.hosts[name].out.append((begun, ended))
 
     def _link(self, host: HostRecord, one: Judged) -> None:
         for what, folder in one.runs.items():
@@ -257,6 +291,11 @@ class Conductor:
     def _keep(self) -> None:
         record.write(self._folder, self._rollout)
         report.write(self._folder, self._rollout)
+
+
+def _is_out(host: HostRecord) -> bool:
+    """Whether its gateway sends it no requests."""
+    return bool(host.out) and host.out[-1][1] is None
 
 
 def _serves(serving: Serving, release: str) -> bool:

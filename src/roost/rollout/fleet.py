@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from roost.rollout import record
 #: The tasks that read the releases, and that have a host swap and judge.
 _READ = "Read the releases"
 _SWAP = "Have it serve, or what served before"
+
+#: Whoever drains a host here gives it back, after the notebooks.
+_STAYS_OUT = {"llm_server_return": False}
 
 Span = tuple[dt.datetime, dt.datetime]
 
@@ -60,11 +63,19 @@ class Fleet:
     Args:
         inventory: Its absolute path.
         folder: The rollout's; what Ansible prints goes to files in it.
+        behind: Those that stand behind a gateway.
         become_password: For hosts where sudo asks.
     """
 
-    def __init__(self, inventory: Path, folder: Path, become_password: str | None = None) -> None:
+    def __init__(
+        self,
+        inventory: Path,
+        folder: Path,
+        behind: Collection[str] = (),
+        become_password: str | None = None,
+    ) -> None:
         self._inventory = inventory
+        self._behind = behind
         self._logs = folder / "ansible"
         self._password = become_password
 
@@ -88,11 +99,23 @@ class Fleet:
 
     def deploy(self, hosts: Iterable[str]) -> Played:
         """Have each host serve what the inventory says, or what it served before."""
-        return self._play("deploy", hosts)
+        return self._play("deploy", hosts, extra_vars=_STAYS_OUT)
 
     def roll_back(self, release: str, hosts: Iterable[str]) -> Played:
         """Have the hosts serve a release that they keep."""
-        return self._play("rollback", hosts, extra_vars={"rollback_to": release})
+        return self._play("rollback", hosts, extra_vars={"rollback_to": release, **_STAYS_OUT})
+
+    def drain(self, hosts: Iterable[str]) -> Played:
+        """Have gateways send no more requests, and wait for those that run."""
+        return self._gateway("drain", hosts)
+
+    def give_back(self, hosts: Iterable[str]) -> Played:
+        """Have gateways send requests again, once their health checks pass."""
+        return self._gateway("return", hosts)
+
+    def _gateway(self, name: str, hosts: Iterable[str]) -> Played:
+        behind = [host for host in hosts if host in self._behind]
+        return self._play(name, behind) if behind else Played()
 
     def _play(
         self,

@@ -9,7 +9,6 @@ from roost.inventory import resolve_path
 from roost.rollout import batches, beginning, record
 from roost.rollout.conduct import Conductor, Say
 from roost.rollout.fleet import Fleet
-from roost.rollout.judging import Judge
 from roost.rollout.record import Rollout
 from roost.root import repository_root
 
@@ -48,7 +47,9 @@ def run(
     with record.turn(path):
         if resume and limit is None:
             limit = beginning.interrupted_limit(parent, path)
-        wanted = beginning.resolve(inventories.load(path, limit))
+        loaded = inventories.load(path, f"{limit or 'all'},!gateways")
+        behind = [n for n, host in loaded.hosts.items() if host.variables.get("roost_gateway")]
+        wanted = beginning.resolve(loaded)
         folder, rollout = beginning.open_or_new(
             path,
             wanted,
@@ -58,11 +59,14 @@ def run(
             runs_dir=parent,
             resume=resume,
         )
+        # Brings papermill along; what is refused before need not wait for it.
+        from roost.rollout.judging import Judge
+
         say(f"{'going on with' if rollout.prepared else 'rollout'} {folder}")
         conductor = Conductor(
             rollout,
             folder,
-            Fleet(path, folder, become_password),
+            Fleet(path, folder, behind, become_password),
             Judge(path, folder, rollout.suite, wanted),
             say,
         )
