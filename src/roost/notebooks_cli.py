@@ -152,7 +152,7 @@ def fleet(
 def bench(suite: str, prompts: Path | None, **options: Any) -> None:
     """Measure hosts with the engine's own load generator.
 
-    Suites: smoke (a quick look), spec-bench, prompt-length, matrix, prompt-style. Runs
+    Suites: smoke (a quick look), spec-bench, prompt-length, matrix, prompt-style, gate. Runs
     notebooks/benchmark.ipynb for every host and exits 1 where a figure cannot be believed or the
     suite was not measured to its end; what was measured stays in the run's folder.
     """

@@ -23,7 +23,8 @@ def data(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def test_the_four_protocols_and_a_quick_look() -> None:
-    assert list(SUITES) == ["smoke", "spec-bench", "prompt-length", "matrix", "prompt-style"]
+    names = ["smoke", "spec-bench", "prompt-length", "matrix", "prompt-style", "gate"]
+    assert list(SUITES) == names
     ids = {name: [cell.id for cell in suites.cells(suite)] for name, suite in SUITES.items()}
     assert ids["smoke"] == ["code-c1", "prose-c1"]
     assert ids["matrix"] == ["mixed-c1", "mixed-c4", "mixed-c8"]
