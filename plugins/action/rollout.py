@@ -6,6 +6,7 @@ Its lines are shown as they come.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from typing import Any
@@ -67,7 +68,10 @@ class ActionModule(ActionBase):
                 f"-e {', '.join(foreign)}: a rollout is of what the inventory says, since the "
                 "notebooks judge by that; nothing was changed"
             )
-        command = [sys.executable, "-m", "roost.cli", "rollout", "--inventory", sources[0]]
+        # Killed with Ansible, where it can be: nobody would see what it does, and it can be gone
+        # on with.
+        command = ["setpriv", "--pdeathsig=TERM", "--"] if shutil.which("setpriv") else []
+        command += [sys.executable, "-m", "roost.cli", "rollout", "--inventory", sources[0]]
         if limit := context.CLIARGS.get("subset"):
             command += ["--limit", str(limit)]
         if boolean(self._task.args.get("resume", False)):

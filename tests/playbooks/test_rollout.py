@@ -1,65 +1,27 @@
-"""Rollouts over hosts of a lab, with the stand-in engine: stopped at the canary, and gone on with.
+"""Rollouts over hosts of a lab behind a gateway, with the stand-in engine.
 
-Real hosts, playbooks and notebooks; the benchmark is the short suite `smoke`, on the stand-in's own
-harness.
+Real hosts, HAProxy, playbooks, notebooks and load; the larger one is `make bench-rollout`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+import os
+import signal
+import subprocess
+import sys
+import time
+from itertools import takewhile
 
 import pytest
-import yaml
-from tests.playbooks.playbook import inventory
+from tests.playbooks import rolling
+from tests.playbooks.playbook import ROOT, Running
+from tests.playbooks.rolling import Fleet
 
 from roost.lab.build import Artefacts
-from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
-from roost.lab.hosts import Host
-from roost.rollout import record, run
-from roost.rollout.record import Rollout
+from roost.rollout import record, report
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
-
-
-@dataclass
-class Fleet:
-    """Hosts with a release of the stand-in on them."""
-
-    hosts: Sequence[Host]
-    inventory: Path
-    image: str
-    runs: Path
-    said: list[str] = field(default_factory=list)
-
-    def wants(self, *standin: str, **variables: Any) -> None:
-        """Have the inventory ask for a release whose engine does these things."""
-        path = self.inventory / "hosts.yml"
-        document = yaml.safe_load(path.read_text())
-        words = [f"--standin-{word}" for word in standin]
-        settings = {"image": self.image, "extra_args": words}
-        document["all"]["vars"].update(roost_settings=settings, **variables)
-        path.write_text(yaml.safe_dump(document))
-
-    def roll_out(self, **options: Any) -> Rollout:
-        given = {"suite": "smoke", "runs_dir": self.runs, **options}
-        self.said.clear()
-        folder, done = run.run(self.inventory, say=self.said.append, **given)
-        assert record.read(folder) == done
-        return done
-
-    def serving(self) -> list[str]:
-        """The first word of each host's engine that says which release it is."""
-        script = "docker inspect roost-llm --format '{{join .Config.Cmd \" \"}}'"
-        found = []
-        for host in self.hosts:
-            done = host.exec(["sh", "-c", script])
-            words = [word for word in done.stdout.split() if word.startswith("--standin-log=")]
-            found.append(words[0].partition("=")[2])
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -68,28 +30,48 @@ def fleet(
     shared_lab: SharedLab,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Fleet:
-    shared_lab.lab.registry.start()
-    image = standin_image(shared_lab.lab.cache, print)
-    hosts = [shared_lab.host("cpu", fresh=True) for _ in range(3)]
-    folder = tmp_path_factory.mktemp("rollout")
-    where = inventory(
-        folder / "inventory",
-        shared_lab.lab,
-        hosts,
-        roost_recipe="smollm2-135m",
-        roost_lock_file=str(shared_lab.lab.lock_file),
-        roost_ready_timeout=60,
-    )
-    made = Fleet(hosts, where, image, folder / "runs")
-    made.wants("log=first")
-    # A fleet that has nothing yet: there is no release to measure before the swap.
-    done = made.roll_out(sizes="1,100%")
-    assert done.ok, done.reason
-    return made
+    return rolling.fleet(shared_lab, tmp_path_factory.mktemp("rollout"), 2)
 
 
-def test_a_new_release_goes_over_the_fleet(fleet: Fleet) -> None:
-    fleet.wants("log=second")
-    done = fleet.roll_out(sizes="1,100%")
-    assert done.ok, done.reason
-    assert fleet.serving() == ["second"] * 3
+def test_killed_gone_on_with_and_taken_back_under_load_no_request_is_lost(fleet: Fleet) -> None:
+    with fleet.load(requests=240, rate=1.5) as (load, times):
+        fleet.wants("log=second")
+        begin_and_kill(fleet)
+        runs = {"rollout_suite": "smoke", "rollout_runs": str(fleet.runs)}
+        play = Running(fleet.inventory, playbook="playbooks/rollout.yml", **runs).end()
+        assert play.code == 0, play.output
+        assert "going on with" in play.output
+        assert fleet.serving() == ["second", "second"]
+        # Its own gate asks five times, so only the notebooks see it die.
+        fleet.wants("log=third", "dies-at-request=6")
+        stopped = fleet.roll_out()
+        assert fleet.serving() == ["second", "second"]
+    assert load.wrong == []
+    assert load.between(times["begun"], times["ended"]) >= 200
+
+    folder = min(path.parent for path in fleet.runs.glob(f"*/{record.FILE}"))
+    done = record.read(folder)
+    assert report.capacity(done).lowest == 0.5
+    for host in done.hosts.values():
+        assert set(host.runs) == {"before", "verify", "benchmark"}
+        assert (folder / host.runs["verify"] / "executed.ipynb").is_file()
+        assert "accept length 1.00 of what it was" in host.compared
+    canary, other = (stopped.hosts[host.name] for host in fleet.hosts)
+    assert (stopped.verdict, canary.verdict, other.verdict) == ("stopped", "back", "waiting")
+    # What the rollout before has measured is what this one compares with.
+    assert "before" not in canary.runs
+
+
+def begin_and_kill(fleet: Fleet) -> None:
+    """The controller goes down while the canary is being deployed."""
+    options = ["--suite", "smoke", "--runs", str(fleet.runs)]
+    command = [sys.executable, "-m", "roost.cli", "rollout", "-i", str(fleet.inventory), *options]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as child:
+        assert child.stdout
+        said = list(takewhile(lambda line: line != "  deploying\n", child.stdout))
+        time.sleep(1)
+        os.killpg(child.pid, signal.SIGKILL)
+    assert child.returncode == -signal.SIGKILL, said
+    assert f"batch 1 of 2: {fleet.hosts[0].name}\n" in said

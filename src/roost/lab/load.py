@@ -33,6 +33,7 @@ class Load:
         started: When each was sent, by this machine's monotonic clock, in seconds.
         wrong: Of those that failed or came in part: which request, and what it got.
         latencies: Seconds of each from its beginning to its end.
+        ended_early: All requests had been sent and answered before the block was through.
     """
 
     rate: float
@@ -40,6 +41,7 @@ class Load:
     started: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     latencies: list[float] = field(default_factory=list)
+    ended_early: bool = False
 
     def between(self, begun: float, ended: float) -> int:
         """How many requests were sent in a span of time."""
@@ -62,7 +64,7 @@ def constant(
         tokens: Asked for in each.
 
     Raises:
-        RoostError: The generator did not start, or ended before the block did.
+        RoostError: The generator did not start, or did not end well.
     """
     engine = packages.engine_packages(cache, lambda _: None)
     prompts, result = folder / "prompts.jsonl", folder / "result.json"
@@ -89,9 +91,9 @@ def constant(
     try:
         _wait_for_start(child, log)
         yield load
-        if child.poll() is not None:
-            raise RoostError(f"{log}: the load ended before what it was to be a load for")
-        child.wait()
+        load.ended_early = child.poll() is not None
+        if child.wait() != 0:
+            raise RoostError(f"{log}: the load did not end well", why=log.read_text()[-500:])
         _read(load, result)
     finally:
         child.kill()
