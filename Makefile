@@ -37,6 +37,10 @@ unit: setup ## Quick tests, no root needed
 bench-weights: setup ## How fast weights arrive, beside hf download and curl (no root needed)
 	python benchmarks/weights.py
 
+.PHONY: bench-rollout
+bench-rollout: setup ## Rollouts under load on a lab of four hosts, good and bad (needs root)
+	pytest -q -s -p roost.lab.fixtures benchmarks/rollout.py
+
 .PHONY: test
 test: lint ## Everything the project tests (needs root for the lab)
 	@scripts/test.sh
