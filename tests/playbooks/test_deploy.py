@@ -23,6 +23,7 @@ from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 from roost.lab.lab import WORSE_DRAFTER
 from roost.launch import CONTAINER, KEY_SOURCE
+from roost.rollout import run as rollouts
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(900)]
 
@@ -290,14 +291,23 @@ def test_an_engine_that_ends_is_reported_with_its_cause(server: Server) -> None:
 @fault("engine", "has a drafter that was trained too briefly", BACK)
 def test_a_drafter_that_fits_worse_is_stopped_by_its_accept_length(
     server: Server,
-    lab: SharedLab,  # noqa: ARG001  # with its hub running
+    lab: SharedLab,  # with its hub running
+    tmp_path: Path,
 ) -> None:
     before = current(server.host)
-    play = deploy(server.inventory, roost_settings={"drafter_revision": WORSE_DRAFTER})
-    assert play.code != 0
-    message = play.refusal(server.host)
-    assert "it is healthy, but accepts too few drafts" in message
-    assert "the drafter fits this model worse than it did" in message
+    # By a rollout, whose canary it is; the other way round is in `make bench-rollout`.
+    where = inventory(
+        tmp_path / "inventory",
+        lab.lab,
+        [server.host],
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(server.lock_file),
+        roost_settings={"drafter_revision": WORSE_DRAFTER},
+    )
+    _, done = rollouts.run(where, suite="smoke", runs_dir=tmp_path / "runs", say=print)
+    assert (done.verdict, done.hosts[server.host.name].verdict) == ("stopped", "back")
+    assert "it is healthy, but accepts too few drafts" in done.reason
+    assert "the drafter fits this model worse than it did" in done.reason
     assert current(server.host) == before
     assert "Paris" in answer(server.host, "What is the capital of France?")
 
