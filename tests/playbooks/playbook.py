@@ -49,12 +49,22 @@ class Play:
 
 
 def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -> Path:
-    """An inventory of these hosts of a lab, with further variables for all of them."""
+    """An inventory of these hosts of a lab, with further variables for all of them.
+
+    A gateway among them is the gateway of the others; one of other tests is none of theirs.
+    """
     written = lab.inventory()["all"]
     common = {**written["vars"], **variables}
     chosen = {host.name: written["hosts"][host.name] for host in hosts}
+    gates = {host.name: None for host in hosts if host.spec.gateway}
+    for name, own in chosen.items():
+        if name not in gates and own.pop("roost_gateway", None):
+            address = own.pop("roost_listen")
+            for gate in gates:
+                own.update({"roost_gateway": gate, "roost_listen": address})
     folder.mkdir(parents=True, exist_ok=True)
-    document = {"all": {"vars": common, "hosts": chosen}}
+    groups = {"gateways": {"hosts": gates}} if gates else {}
+    document = {"all": {"vars": common, "hosts": chosen, "children": groups}}
     (folder / "hosts.yml").write_text(yaml.safe_dump(document, sort_keys=False))
     return folder
 

@@ -94,17 +94,9 @@ def fleet(shared_lab: SharedLab, folder: Path, count: int, **variables: Any) -> 
         roost_speed_floor=0.5,
         **variables,
     )
-    _name_the_gateway(where, gate)
     made = Fleet(gate, hosts, where, image, shared_lab.lab.cache)
     made.wants("log=first")
     for playbook in ("deploy.yml", "playbooks/gateway.yml"):
         play = Running(where, playbook=playbook).end()
         assert play.code == 0, play.output
     return made
-
-
-def _name_the_gateway(where: Path, gate: Host) -> None:
-    path = where / "hosts.yml"
-    document = yaml.safe_load(path.read_text())
-    document["all"]["children"] = {"gateways": {"hosts": {gate.name: None}}}
-    path.write_text(yaml.safe_dump(document))

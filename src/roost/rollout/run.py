@@ -47,7 +47,7 @@ def run(
     with record.turn(path):
         if resume and limit is None:
             limit = beginning.interrupted_limit(parent, path)
-        loaded = inventories.load(path, f"{limit or 'all'},!gateways")
+        loaded = inventories.load(path, limit)
         behind = [n for n, host in loaded.hosts.items() if host.variables.get("roost_gateway")]
         wanted = beginning.resolve(loaded)
         folder, rollout = beginning.open_or_new(
