@@ -31,6 +31,7 @@ class FakeFleet:
         unprepared: Hosts that cannot be prepared.
         behind: Hosts behind a gateway.
         late: Those whose running requests do not end.
+        never_alone: Nothing can be measured before the swap.
         drained: Those that get no requests.
         kill_at: The step, counted over everything that is asked for, at which the controller dies;
             a fraction of a half: after it was done.
@@ -43,6 +44,7 @@ class FakeFleet:
     unprepared: set[str] = field(default_factory=set)
     behind: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
+    never_alone: bool = False
     drained: set[str] = field(default_factory=set)
     kept: tuple[str, ...] = (OLD, NEW)
     kill_at: float | None = None
@@ -105,7 +107,8 @@ class FakeFleet:
 
     def measure(self, served: Mapping[str, Mapping[str, object]]) -> dict[str, Judged]:
         self._step("measure", served, lambda _: None)
-        return {name: Judged(runs={"before": self._run(name, "before")}) for name in served}
+        why = "another client was served" if self.never_alone else ""
+        return {name: Judged(why, {"before": self._run(name, "before")}) for name in served}
 
     def judge(self, baselines: Mapping[str, Path | None]) -> dict[str, Judged]:
         self.baselines.update(baselines)

@@ -218,3 +218,11 @@ def test_what_did_not_come_back_gets_no_requests(tmp_path: Path) -> None:
     done = conduct(tmp_path, fleet, new_rollout({"a": "gb10", "b": "gb10"}, "2"))
     assert (done.hosts["a"].verdict, done.hosts["b"].verdict) == ("stuck", "back")
     assert fleet.drained == {"a"}
+
+
+def test_what_cannot_be_measured_is_judged_without_a_baseline(tmp_path: Path) -> None:
+    fleet = four(never_alone=True)
+    rollout = new_rollout(FOUR)
+    rollout.hosts["a"].baseline = record.Baseline(release="r-older", run="/kept/a")
+    assert conduct(tmp_path, fleet, rollout).ok
+    assert fleet.baselines == dict.fromkeys(FOUR)
