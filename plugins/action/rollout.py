@@ -18,6 +18,43 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.vars import load_extra_vars
 
+DOCUMENTATION = r"""
+---
+module: rollout
+short_description: Bring a fleet to what its inventory says, batch by batch
+description:
+  - Runs C(roost rollout) on the controller for the inventory, the limit and the sudo password of
+    the running play. Fails if the rollout does not pass.
+options:
+  batches:
+    description: Sizes of the batches.
+    type: str
+    default: 1,25%,100%
+  suite:
+    description: What the benchmark measures.
+    type: str
+    default: gate
+  resume:
+    description: Only go on with one that was interrupted.
+    type: bool
+    default: false
+  runs:
+    description: Where runs are kept, by default C(runs) in the repository.
+    type: path
+attributes:
+  check_mode:
+    support: none
+author:
+  - roost
+"""
+
+EXAMPLES = r"""
+- name: Bring the fleet to what the inventory says
+  rollout:
+    batches: 1,25%,100%
+  run_once: true
+"""
+
 _OPTIONS = {"batches": "--batches", "suite": "--suite", "runs": "--runs"}
 #: Extra variables that mean something here.
 _OWN = "rollout_"
@@ -33,6 +70,9 @@ class ActionModule(ActionBase):
     ) -> dict[str, Any]:
         """Run it; fails if the rollout does not pass."""
         result: dict[str, Any] = super().run(tmp, task_vars)
+        if self._task.check_mode:
+            why = "a rollout has no check mode; deploy.yml --check --diff says what would change"
+            return {**result, "skipped": True, "msg": why}
         command = self._command(task_vars or {})
         display = Display()
         with subprocess.Popen(

@@ -208,3 +208,11 @@ def test_the_playbook_says_the_same(fleet: Path, words: list[str], says: str) ->
     assert done.returncode == 2
     assert says in " ".join(done.stdout.split())
     assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_check_mode_begins_none(fleet: Path) -> None:
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/rollout.yml"]
+    command += ["-i", str(fleet), "--check", "--limit", "h1", "-e", "rollout_batches=0%"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "skipping" in done.stdout

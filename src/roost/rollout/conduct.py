@@ -122,7 +122,7 @@ class Conductor:
 
     def _change(self, batch: BatchRecord) -> str:
         """Have the hosts of a batch serve the new release, judged; what speaks against it."""
-        if batch.verdict == "failing":
+        if batch.verdict in {"failing", "back"}:
             return self._rollout.reason
         batch.verdict = "begun"
         batch.started = batch.started or record.now()
@@ -266,7 +266,8 @@ class Conductor:
             now = "nothing served there before, so there is nothing to go back to"
         else:
             now = f"it serves {serving.release}, which is not healthy"
-        host.why = "\n".join(filter(None, [host.why, now]))
+        if now not in host.why:
+            host.why = "\n".join(filter(None, [host.why, now]))
 
     # -- what is kept
 
