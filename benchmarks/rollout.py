@@ -86,7 +86,7 @@ def described(done: Rollout) -> dict[str, Any]:
 
 def test_a_good_release_under_load(fleet: Fleet) -> None:
     fleet.wants("log=second")
-    with fleet.load(requests=1600, rate=4) as (load, times):
+    with fleet.load(requests=2000, rate=4) as (load, times):
         done = fleet.roll_out()
     assert done.ok, done.reason
     assert fleet.serving() == ["second"] * 4
@@ -144,7 +144,7 @@ def test_the_real_engine_and_its_drafters(
         (where / "hosts.yml").write_text(yaml.safe_dump(document))
 
     def roll_out() -> Rollout:
-        _, done = run.run(where, suite="smoke", runs_dir=tmp_path / "runs", say=print)
+        _, done = run.run(where, suite="smoke", brief=True, runs_dir=tmp_path / "runs", say=print)
         return done
 
     wants(roost_settings={"drafter_revision": WORSE_DRAFTER}, roost_min_accept_length=1)

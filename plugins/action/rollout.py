@@ -34,6 +34,10 @@ options:
     description: What the benchmark measures.
     type: str
     default: gate
+  brief:
+    description: Verify without the long prompt and the bad requests.
+    type: bool
+    default: false
   resume:
     description: Only go on with one that was interrupted.
     type: bool
@@ -56,6 +60,7 @@ EXAMPLES = r"""
 """
 
 _OPTIONS = {"batches": "--batches", "suite": "--suite", "runs": "--runs"}
+_FLAGS = ("brief", "resume")
 #: Extra variables that mean something here.
 _OWN = "rollout_"
 
@@ -63,7 +68,7 @@ _OWN = "rollout_"
 class ActionModule(ActionBase):
     """Entry point of the plugin."""
 
-    _VALID_ARGS = frozenset({*_OPTIONS, "resume"})
+    _VALID_ARGS = frozenset({*_OPTIONS, *_FLAGS})
 
     def run(
         self, tmp: str | None = None, task_vars: dict[str, Any] | None = None
@@ -114,8 +119,7 @@ class ActionModule(ActionBase):
         command += [sys.executable, "-m", "roost.cli", "rollout", "--inventory", sources[0]]
         if limit := context.CLIARGS.get("subset"):
             command += ["--limit", str(limit)]
-        if boolean(self._task.args.get("resume", False)):
-            command.append("--resume")
+        command += [f"--{n}" for n in _FLAGS if boolean(self._task.args.get(n, False))]
         if self._play_context.become_pass:
             command.append("--ask-become-pass")
         for name, option in _OPTIONS.items():

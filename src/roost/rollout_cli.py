@@ -17,6 +17,7 @@ import click
     "--batches", "sizes", metavar="SIZES", help="Hosts of each batch (default: 1,25%,100%)."
 )
 @click.option("--suite", metavar="NAME", help="What the benchmark measures (default: gate).")
+@click.option("--brief", is_flag=True, help="Verify without the long prompt and the bad requests.")
 @click.option(
     "--resume", is_flag=True, help="Only go on with one that was interrupted, begin none."
 )
@@ -33,6 +34,7 @@ def rollout(
     limit: str | None,
     sizes: str | None,
     suite: str | None,
+    brief: bool,
     resume: bool,
     runs_dir: Path | None,
     ask_become_pass: bool,
@@ -55,6 +57,7 @@ def rollout(
         limit=limit,
         sizes=sizes,
         suite=suite,
+        brief=brief,
         resume=resume,
         runs_dir=runs_dir,
         become_password=password,

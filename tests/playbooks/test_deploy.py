@@ -304,7 +304,7 @@ def test_a_drafter_that_fits_worse_is_stopped_by_its_accept_length(
         roost_lock_file=str(server.lock_file),
         roost_settings={"drafter_revision": WORSE_DRAFTER},
     )
-    _, done = rollouts.run(where, suite="smoke", runs_dir=tmp_path / "runs", say=print)
+    _, done = rollouts.run(where, suite="smoke", brief=True, runs_dir=tmp_path / "runs", say=print)
     assert (done.verdict, done.hosts[server.host.name].verdict) == ("stopped", "back")
     assert "it is healthy, but accepts too few drafts" in done.reason
     assert "the drafter fits this model worse than it did" in done.reason

@@ -37,7 +37,7 @@ def test_killed_gone_on_with_and_taken_back_under_load_no_request_is_lost(fleet:
     with fleet.load(requests=240, rate=1.5) as (load, times):
         fleet.wants("log=second")
         begin_and_kill(fleet)
-        runs = {"rollout_suite": "smoke", "rollout_runs": str(fleet.runs)}
+        runs = {"rollout_suite": "smoke", "rollout_brief": True, "rollout_runs": str(fleet.runs)}
         play = Running(fleet.inventory, playbook="playbooks/rollout.yml", **runs).end()
         assert play.code == 0, play.output
         assert "going on with" in play.output
@@ -64,7 +64,7 @@ def test_killed_gone_on_with_and_taken_back_under_load_no_request_is_lost(fleet:
 
 def begin_and_kill(fleet: Fleet) -> None:
     """The controller goes down while the canary is being deployed."""
-    options = ["--suite", "smoke", "--runs", str(fleet.runs)]
+    options = ["--suite", "smoke", "--brief", "--runs", str(fleet.runs)]
     command = [sys.executable, "-m", "roost.cli", "rollout", "-i", str(fleet.inventory), *options]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True

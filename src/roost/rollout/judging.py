@@ -19,6 +19,8 @@ from roost.errors import RoostError
 from roost.measure import points
 from roost.notebooks import Outcome
 
+#: Parameters of the notebook verify that leave out what takes minutes.
+_BRIEF = {"long_context": 0, "bad_requests": False}
 #: Other work makes a host slower and never faster, so what falls short is measured once more.
 ATTEMPTS = 2
 
@@ -46,14 +48,24 @@ class Judge:
         folder: The rollout's.
         suite: What the benchmark measures.
         wanted: The deployment of every host.
+        brief: Verify without the long prompt and without what must be refused.
     """
 
     def __init__(
-        self, inventory: Path, folder: Path, suite: str, wanted: Mapping[str, Deployment]
+        self,
+        inventory: Path,
+        folder: Path,
+        suite: str,
+        wanted: Mapping[str, Deployment],
+        *,
+        brief: bool = False,
     ) -> None:
+        self._parameters: dict[str, Mapping[str, object]] = {
+            "benchmark": {"suite": suite},
+            "verify": _BRIEF if brief else {},
+        }
         self._inventory = inventory
         self._folder = folder
-        self._suite = suite
         self._wanted = wanted
 
     def measure(self, served: Mapping[str, Mapping[str, object]]) -> dict[str, Judged]:
@@ -108,7 +120,7 @@ class Judge:
                 notebook,
                 self._inventory,
                 chosen,
-                parameters={"suite": self._suite} if notebook == "benchmark" else None,
+                parameters=self._parameters[notebook],
                 each=each,
                 runs_dir=self._folder / "runs",
                 jobs=min(notebooks.DEFAULT_JOBS, os.cpu_count() or 1),

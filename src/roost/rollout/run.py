@@ -19,6 +19,7 @@ def run(
     limit: str | None = None,
     sizes: str | None = None,
     suite: str | None = None,
+    brief: bool = False,
     resume: bool = False,
     runs_dir: Path | None = None,
     become_password: str | None = None,
@@ -31,6 +32,7 @@ def run(
         limit: An Ansible host pattern.
         sizes: Of the batches; none: the default, or as it was begun.
         suite: Of the benchmark; likewise.
+        brief: Verify without the long prompt and the bad requests.
         resume: Begin none.
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         become_password: For hosts where sudo asks.
@@ -67,7 +69,7 @@ def run(
             rollout,
             folder,
             Fleet(path, folder, behind, become_password),
-            Judge(path, folder, rollout.suite, wanted),
+            Judge(path, folder, rollout.suite, wanted, brief=brief),
             say,
         )
         return folder, conductor.run()
