@@ -86,7 +86,7 @@ def described(done: Rollout) -> dict[str, Any]:
 
 def test_a_good_release_under_load(fleet: Fleet) -> None:
     fleet.wants("log=second")
-    with fleet.load(requests=2000, rate=4) as (load, times):
+    with fleet.load(requests=3000, rate=4) as (load, times):
         done = fleet.roll_out()
     assert done.ok, done.reason
     assert fleet.serving() == ["second"] * 4
