@@ -148,6 +148,7 @@ def begin(
     run_dir: Path | None = None,
     resume: Path | None = None,
     anew: bool = False,
+    all_or_none: bool = False,
     become_password: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Experiment:
@@ -166,11 +167,13 @@ def begin(
         run_dir: The experiment's folder, where a caller has begun it; nothing is planned again.
         resume: The folder of one to go on with, finished or not.
         anew: Go on with no earlier one; else with the newest that was not finished.
+        all_or_none: Refuse the experiment if the planner refuses one variant.
         become_password: For hosts where sudo asks.
         say: Takes one line of progress at a time.
 
     Raises:
         UsageError: No such inventory, host, suite or file of prompts, or a variable is wrong.
+        RefusedError: A variant is refused, and all or none were asked for.
         RoostError: The host cannot be reached.
     """
     planned = benchmark.plan(suite, prompts)
@@ -193,6 +196,13 @@ def begin(
         with ssh.connect(chosen) as remote:
             facts = asking.facts(remote, chosen)
         tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
+    refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
+    if refused and all_or_none:
+        raise RefusedError(
+            f"{host}: not all of it can run; nothing was changed",
+            why="\n".join(refused),
+            fix="see `roost plan`, or leave it out",
+        )
     if folder is None:
         folder = runs.new_folder(runs_dir.absolute(), f"{host}-{kind}", resolved.recipe)
     found = Experiment(
@@ -242,28 +252,34 @@ def _planned(
     known: Mapping[str | None, Tried],
 ) -> Iterator[Tried]:
     """Each variant with the planner's refusal, or with what is known of its release already."""
+    resolved: dict[str, Deployment] = {}
+    refusals: dict[str, str] = {}
+    for variant in variants:
+        try:
+            resolved[variant.name] = resolve(host, variant)
+        except RefusedError as error:
+            refusals[variant.name] = " ".join(str(error).split())
+    plans = gate.plans(resolved.values(), facts, _hub_token(host))
+    for name, plan in zip(resolved, plans, strict=True):
+        if plan.refused:
+            refusals[name] = "; ".join(f"{one.id}: {one.summary}" for one in plan.refused)
     seen: dict[str, str] = {}
     for variant in variants:
-        now = Tried(name=variant.name, settings=dict(variant.settings))
-        try:
-            resolved = resolve(host, variant)
-        except RefusedError as error:
-            yield now.model_copy(update={"refusal": _one_line(error)})
-            continue
-        release = str(releases.release(resolved)["id"])
-        refused = gate.plan(resolved, facts, _hub_token(host)).refused
-        if refused:
-            why = "; ".join(f"{one.id}: {one.summary}" for one in refused)
-            yield now.model_copy(update={"refusal": why})
+        name = variant.name
+        now = Tried(name=name, settings=dict(variant.settings))
+        release = str(releases.release(resolved[name])["id"]) if name in resolved else None
+        if name in refusals:
+            yield now.model_copy(update={"refusal": refusals[name]})
         elif release in seen:
             yield now.model_copy(update={"refusal": f"the same as {seen[release]}"})
         else:
-            seen[release] = variant.name
+            assert release is not None  # noqa: S101 - else it was refused
+            seen[release] = name
             before = known.get(release)
             if before is None or not (before.run is None or _finished(before.run)):
                 before = now
             yield before.model_copy(
-                update={"name": now.name, "settings": now.settings, "release": release}
+                update={"name": name, "settings": now.settings, "release": release}
             )
 
 
@@ -492,7 +508,3 @@ def _signals_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _one_line(error: RoostError) -> str:
-    return " ".join(str(error).split())

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from roost.errors import RefusedError, UsageError
+from roost.errors import UsageError
 
 
 def _say(line: str) -> None:
@@ -54,15 +54,10 @@ def compare_choices(
         prompts=prompts,
         runs_dir=(runs_dir or repository_root() / "runs").absolute(),
         anew=anew,
+        all_or_none=True,
         become_password=password(ask_become_pass),
         say=_say,
     )
-    if begun.refused:
-        raise RefusedError(
-            f"{host}: not all choices can run; nothing was changed",
-            why="; ".join(f"{one.name}: {one.refusal}" for one in begun.refused),
-            fix="see `roost plan`, or leave the choice out",
-        )
     for one in begun.measured:
         begun.tell(f"{one.name}: measured before, {one.run}")
     if any(one.open for one in begun.notes.tried):

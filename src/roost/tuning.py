@@ -22,7 +22,7 @@ import yaml
 
 from roost import catalog, deployment, experiment, runs, site
 from roost.deployment import Deployment
-from roost.errors import RoostError, UsageError
+from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Experiment, Tried, Variant
 from roost.inventory import Host
 from roost.measure import benchmark as benchmarking
@@ -113,10 +113,20 @@ class Search:
         A point that does not run is noted with its reason and the search goes on.
 
         Raises:
+            RefusedError: The planner leaves nothing to compare.
             RoostError: The present settings cannot be measured, or the host is lost.
         """
         if self._next() is None:
             return
+        tried = self.experiment.notes.tried
+        allowed = [one.name for one in tried if one.refusal is None]
+        if PRESENT not in allowed or len(allowed) < 2:
+            raise RefusedError(
+                f"{self.experiment.host.name}: nothing to tune; nothing was changed",
+                why="\n".join(f"{one.name}: {one.refusal}" for one in self.experiment.refused)
+                or "the present settings are all there is to try",
+                fix="other values: --vary SETTING=A,B",
+            )
         with experiment.on_host(self.experiment):
             while (one := self._next()) is not None:
                 started = time.monotonic()

@@ -73,6 +73,7 @@ def test_nothing_is_touched_where_one_of_them_cannot_run(host: Trials, refused: 
         done = compare(host)
         assert "dflash: kv-too-small: the pool holds no request" in str(done.exception)
         assert host.calls == []
+        assert not host.runs.exists()
     else:
         host.failing = {"deploy preflight ngram": "host-01 cannot run it: no room on the disk"}
         done = compare(host)

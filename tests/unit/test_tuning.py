@@ -17,7 +17,7 @@ from tests.unit.trials import HOST, Trials
 
 from roost import experiment, notebooks, runs, tuning
 from roost.cli import cli
-from roost.errors import RoostError, UsageError
+from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Tried
 from roost.measure.points import Benchmark
 from roost.measure.statistics import Estimate
@@ -96,6 +96,17 @@ def test_refused_points_are_never_tried_and_listed_with_the_reason(host: Trials)
     checks = {check.id: check for check in tuning.evidence(found).checks}
     assert "refused by the planner and not tried" in checks["points"].observed
     assert "sequences 8: kv-too-small: the pool holds no request" in checks["points"].why
+
+
+@pytest.mark.parametrize("refused", ["present", "others"])
+def test_where_the_planner_leaves_nothing_to_compare_nothing_is_tried(
+    host: Trials, refused: str
+) -> None:
+    host.refuses = lambda settings: "no" if bool(settings) == (refused == "others") else None
+    done = tune(host)
+    assert isinstance(done.exception, RefusedError)
+    assert "nothing to tune; nothing was changed" in str(done.exception)
+    assert host.calls == []
 
 
 def newest(host: Trials) -> Path:

@@ -7,7 +7,7 @@ real ones are tested on the lab's hosts.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.unit.test_measure_choices import cell
 from tests.unit.test_measure_compare import result
 
 from roost import experiment, fleet, notebooks, releases, runs, ssh
+from roost.deployment import Deployment
 from roost.experiment import Variant
 from roost.inventory import Connection, Host, Inventory
 from roost.measure import points
@@ -160,10 +161,15 @@ class Trials:
             del self.links[link]
         return Completed(0, "", "")
 
-    def plan(self, resolved: Any, _facts: object, _token: object) -> SimpleNamespace:
-        why = self.refuses(resolved.asked.settings.model_dump(exclude_none=True))
-        refused = [SimpleNamespace(id="kv-too-small", summary=why)] if why else []
-        return SimpleNamespace(refused=refused)
+    def plans(
+        self, deployments: Iterable[Deployment], _facts: object, _token: object
+    ) -> list[SimpleNamespace]:
+        found = []
+        for resolved in deployments:
+            why = self.refuses(resolved.asked.settings.model_dump(exclude_none=True))
+            refused = [SimpleNamespace(id="kv-too-small", summary=why)] if why else []
+            found.append(SimpleNamespace(refused=refused))
+        return found
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
@@ -176,5 +182,5 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     monkeypatch.setattr(notebooks, "execute_all", made.execute_all)
     monkeypatch.setattr(ssh, "connect", made.connect)
     monkeypatch.setattr(experiment.asking, "facts", lambda *_: None)
-    monkeypatch.setattr(experiment.gate, "plan", made.plan)
+    monkeypatch.setattr(experiment.gate, "plans", made.plans)
     return made
