@@ -16,6 +16,7 @@ from tests.unit.trials import HOST, Trials
 from roost import experiment, notebooks, runs
 from roost.cli import cli
 from roost.errors import RefusedError, RoostError, UsageError
+from roost.experiment import Variant
 
 EXECUTE = notebooks.execute
 
@@ -203,6 +204,19 @@ def test_the_gate_does_not_judge_a_variant_by_the_one_before(
     assert compare(host).exit_code == 0
     assert [one["roost_speed_floor"] for one in given] == [0, 0, 0]
     assert [one["roost_accept_length_floor"] for one in given] == [0, 0, 0]
+
+
+def test_what_comes_to_the_same_release_is_tried_once(host: Trials) -> None:
+    same = {"roost_speculation": "none"}
+    begun = experiment.begin(
+        "compare",
+        host.inventory,
+        HOST,
+        lambda *_: [Variant("one", same), Variant("two", same)],
+        suite="smoke",
+        runs_dir=host.runs,
+    )
+    assert [one.refusal for one in begun.notes.tried] == [None, "the same as one"]
 
 
 @pytest.mark.parametrize(

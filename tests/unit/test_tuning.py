@@ -214,12 +214,6 @@ def test_an_interrupted_search_goes_on_where_it_was(host: Trials) -> None:
     assert len(list(host.runs.glob(f"*/{experiment.FILE}"))) == 1
 
 
-def test_settings_that_come_to_the_same_release_are_tried_once(host: Trials) -> None:
-    host.write(roost_settings={"max_num_seqs": 4})
-    found = search(host, vary={"max_num_seqs": [4]}).experiment
-    assert [one.name for one in found.notes.tried] == ["present"]
-
-
 def measured(points: Mapping[str, tuple[float, float]]) -> dict[str, Benchmark]:
     """By name: tokens/s of one user and of eight."""
     return {
