@@ -128,7 +128,7 @@ def front(dots: Sequence[Dot], best: Sequence[Dot], chosen: str) -> HTML:
             axes.annotate(
                 f"{dot.point}, {dot.users} at a time",
                 (dot.tpot, dot.throughput.value),
-                xytext=(6, -10),
+                xytext=(4, 6),
                 textcoords="offset points",
                 fontsize=8,
             )
