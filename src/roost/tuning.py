@@ -28,10 +28,10 @@ from roost.inventory import Host
 from roost.measure import benchmark as benchmarking
 from roost.measure import choices, points, statistics
 from roost.measure.benchmark import shown
+from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import TOLERANCE
 from roost.measure.points import Benchmark, CellPoints, Repetition
 from roost.measure.statistics import Estimate
-from roost.measure.verify import Check, Evidence, Figure
 from roost.plan import planner
 from roost.root import repository_root
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from roost.measure import compare, points, statistics
+from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import TOLERANCE, Compared, Comparison
 from roost.measure.points import CellPoints, Repetition
 from roost.measure.statistics import Estimate
-from roost.measure.verify import Check, Evidence, Figure
 
 SPEED = points.metric("output_throughput")
 #: All kinds of prompts of one concurrency; the geometric mean of their ratios.
