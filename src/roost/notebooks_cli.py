@@ -138,7 +138,7 @@ def fleet(
         raise UsageError(f"{home}: no such folder", fix="runs are kept in runs/ unless told else")
     folder = runs.new_folder(home, "fleet", path.stem)
     outcome = Outcome(path.stem, folder, notebooks.execute("fleet", given, folder))
-    _report([outcome], as_json, "not looked at")
+    report([outcome], as_json, "not looked at")
 
 
 @click.command()
