@@ -263,6 +263,8 @@ def variants(host: Host, resolved: Deployment, axes: Mapping[str, Sequence[int]]
         for name in _BY_DEFAULT
         if name in present
     }
+    # With the present value among them, every setting is also varied by itself.
+    axes = {name: sorted({*values, present.get(name, values[0])}) for name, values in axes.items()}
     own = site.from_variables(host.name, host.variables).settings
     grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     changes = [

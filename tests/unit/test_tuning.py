@@ -65,6 +65,12 @@ def test_the_present_settings_come_first_then_the_fewest_changes(host: Trials) -
     assert settings["max_model_len"] == 2048
 
 
+def test_every_setting_is_also_varied_by_itself(host: Trials) -> None:
+    found = search(host, vary={"num_speculative_tokens": [8], "max_num_seqs": [8]})
+    names = [one.name for one in found.experiment.notes.tried]
+    assert names == ["present", "sequences 8", "K 8", "K 8, sequences 8"]
+
+
 def test_without_a_word_halves_and_doubles_are_tried(host: Trials) -> None:
     names = [one.name for one in search(host, vary=None).experiment.notes.tried]
     assert names[0] == "present"
