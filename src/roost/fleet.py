@@ -48,7 +48,6 @@ def run_playbook(
     diff: bool = False,
     become_password: str | None = None,
     extra_vars: Mapping[str, Any] | None = None,
-    tags: str | None = None,
     watch: Callable[[Mapping[str, Any]], bool] | None = None,
 ) -> PlayResult:
     """Run ``playbooks/<name>.yml``; Ansible's own output goes to the terminal.
@@ -63,7 +62,6 @@ def run_playbook(
         become_password: For hosts where sudo asks; answered at Ansible's prompt, so it is in no
             argument list and no environment.
         extra_vars: Variables that win over the inventory's.
-        tags: Only tasks with one of these.
         watch: Called with every event of Ansible, which then prints nothing itself; what it
             returns false for is forgotten, so that it counts in no result either.
 
