@@ -41,6 +41,12 @@ bench-weights: setup ## How fast weights arrive, beside hf download and curl (no
 bench-rollout: setup ## Rollouts under load on a lab of four hosts, good and bad (needs root)
 	pytest -q -s -p roost.lab.fixtures benchmarks/rollout.py
 
+.PHONY: bench-client
+bench-client: setup ## Our streaming client beside the engine's load generator (needs root for the lab)
+	roost lab up
+	roost deploy -i inventory/lab --limit lab-01
+	python benchmarks/client.py -i inventory/lab --host lab-01
+
 .PHONY: test
 test: lint ## Everything the project tests (needs root for the lab)
 	@scripts/test.sh

@@ -38,6 +38,7 @@ class _Group(click.Group):
         "rollback": ("roost.releases_cli", "rollback"),
         "rollout": ("roost.rollout_cli", "rollout"),
         "status": ("roost.releases_cli", "status"),
+        "tune": ("roost.experiments_cli", "tune"),
         "verify": ("roost.notebooks_cli", "verify"),
     }
 

@@ -7,9 +7,12 @@ paths are made absolute first, and a run that reached no host is a failure.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,8 @@ def run_playbook(
     Raises:
         UsageError: The inventory does not exist.
         RoostError: No host was processed, or Ansible did not get that far.
+        KeyboardInterrupt: Also where the process was told to end; Ansible is no more, and a host
+            that judges a release ends that by itself.
     """
     import ansible_runner
 
@@ -75,7 +80,7 @@ def run_playbook(
     if become_password is not None:
         options.append("--ask-become-pass")
         passwords[r"^BECOME password.*:\s*$"] = become_password
-    with tempfile.TemporaryDirectory(prefix="roost-run-") as private:
+    with tempfile.TemporaryDirectory(prefix="roost-run-") as private, _handlers_kept():
         run = ansible_runner.run(
             private_data_dir=private,
             project_dir=str(root),
@@ -95,6 +100,8 @@ def run_playbook(
             },
         )
         stats = run.stats or {}
+    if run.status == "canceled":
+        raise KeyboardInterrupt
     result = PlayResult(
         status=run.status,
         changed=dict(stats.get("changed", {})),
@@ -117,13 +124,30 @@ def run_playbook(
     return result
 
 
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """ansible-runner takes the handlers of two signals and never gives them back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
 def ask(
     name: str,
     task: str,
     inventory: Path,
     *,
     limit: str | None = None,
+    check: bool = False,
     become_password: str | None = None,
+    extra_vars: Mapping[str, Any] | None = None,
+    tags: str | None = None,
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Run a playbook in silence, for what one of its tasks finds out.
 
@@ -131,8 +155,7 @@ def ask(
         name: Of the playbook.
         task: Whose results are wanted, by its name.
         inventory: Its path.
-        limit: An Ansible host pattern.
-        become_password: As for :func:`run_playbook`.
+        limit, check, become_password, extra_vars, tags: As for :func:`run_playbook`.
 
     Returns:
         The task's results by host, and what Ansible said about hosts that have none.
@@ -152,5 +175,14 @@ def ask(
             failed[data["host"]] = str(data["res"].get("msg", "no reason given")).strip()
         return True
 
-    run_playbook(name, inventory, limit=limit, become_password=become_password, watch=watch)
+    run_playbook(
+        name,
+        inventory,
+        limit=limit,
+        check=check,
+        become_password=become_password,
+        extra_vars=extra_vars,
+        tags=tags,
+        watch=watch,
+    )
     return found, failed

@@ -165,18 +165,24 @@ def execute_all(
             for host, folder in todo
         }
         lines: dict[Path, str] = {}
-        while pending:
-            finished, _ = wait(pending, _GLANCE_S, return_when=FIRST_COMPLETED)
-            if progress is not None:
-                _tell(pending.values(), lines, progress)
-            for done in finished:
-                host_name, folder = pending.pop(done)
-                died = done.exception()
-                yield (
-                    Outcome(host_name, folder, error=_died(host_name, died))
-                    if died
-                    else done.result()
-                )
+        try:
+            while pending:
+                finished, _ = wait(pending, _GLANCE_S, return_when=FIRST_COMPLETED)
+                if progress is not None:
+                    _tell(pending.values(), lines, progress)
+                for done in finished:
+                    host_name, folder = pending.pop(done)
+                    died = done.exception()
+                    yield (
+                        Outcome(host_name, folder, error=_died(host_name, died))
+                        if died
+                        else done.result()
+                    )
+        except KeyboardInterrupt:
+            # Of a signal to this process alone the others know nothing.
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
 
 
 def _recipe(host: Host) -> str:

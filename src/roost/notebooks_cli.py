@@ -138,7 +138,7 @@ def fleet(
         raise UsageError(f"{home}: no such folder", fix="runs are kept in runs/ unless told else")
     folder = runs.new_folder(home, "fleet", path.stem)
     outcome = Outcome(path.stem, folder, notebooks.execute("fleet", given, folder))
-    _report([outcome], as_json, "not looked at")
+    report([outcome], as_json, "not looked at")
 
 
 @click.command()
@@ -164,7 +164,22 @@ def bench(suite: str, prompts: Path | None, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="BASELINE RUN...")
+@click.argument("runs", nargs=-1, metavar="[BASELINE RUN...]")
+@click.option(
+    "--deploy",
+    metavar="CHOICES",
+    help="Deploy and measure these on one host instead (dflash,mtp,none), and recommend.",
+)
+@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Inventory path.")
+@click.option("--host", metavar="HOST", help="The host for --deploy.")
+@click.option("--suite", metavar="NAME", help="What is measured of each choice; see roost bench.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Your own prompts (JSON lines) instead of the suite's.",
+)
+@click.option("--anew", is_flag=True, help="Go on with no interrupted comparison.")
+@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the host's sudo password.")
 @click.option("--published", is_flag=True, help="Also against the published figures.")
 @click.option(
     "--tolerance",
@@ -177,16 +192,50 @@ def bench(suite: str, prompts: Path | None, **options: Any) -> None:
 @_JSON
 def compare(
     runs: tuple[str, ...],
+    deploy: str | None,
     published: bool,
     tolerance: float,
     runs_dir: Path | None,
     as_json: bool,
+    **on_host: Any,
 ) -> None:
     """Compare benchmarks of the same suite: ratios with intervals, and what a gap points to.
 
-    Runs notebooks/compare.ipynb; exits 1 if a run is worse than the first one, by more than the
-    tolerance and beyond noise.
+    Of kept RUNs: exits 1 if one is worse than the first, by more than the tolerance and beyond
+    noise. With --deploy: deploys and measures choices of speculation on one host, brings it back to
+    the release it had, and recommends one for each concurrency and kind of prompt; interrupted, the
+    same command goes on. Runs notebooks/compare.ipynb.
     """
+    if deploy is None:
+        given = [f"--{name.replace('_', '-')}" for name, value in on_host.items() if value]
+        if given or not runs:
+            raise click.UsageError(
+                f"{given[0]} goes with --deploy"
+                if given
+                else "nothing to compare: give two RUNs, or --deploy CHOICES"
+            )
+        _compare_runs(runs, published, tolerance, runs_dir, as_json)
+        return
+    missing = [f"--{name}" for name in ("inventory", "host", "suite") if not on_host[name]]
+    if missing or runs:
+        raise click.UsageError(
+            f"--deploy needs {' and '.join(missing)}" if missing else "give RUNs or --deploy"
+        )
+    from roost import experiments_cli
+
+    experiments_cli.compare_choices(
+        deploy.split(","),
+        published=published,
+        tolerance=tolerance,
+        runs_dir=runs_dir,
+        as_json=as_json,
+        **on_host,
+    )
+
+
+def _compare_runs(
+    runs: tuple[str, ...], published: bool, tolerance: float, runs_dir: Path | None, as_json: bool
+) -> None:
     from roost import notebooks
     from roost.measure import compare as comparing
     from roost.notebooks import Outcome
@@ -200,7 +249,7 @@ def compare(
         "published": published,
     }
     outcome = Outcome("", begun.folder, notebooks.execute("compare", given, begun.folder))
-    _report([outcome], as_json, "not compared")
+    report([outcome], as_json, "not compared")
 
 
 def _execute(
@@ -230,10 +279,10 @@ def _execute(
         outcomes.append(outcome)
         if not as_json:
             _show(outcome, undone)
-    _report(outcomes, as_json, undone, shown=True)
+    report(outcomes, as_json, undone, shown=True)
 
 
-def _report(outcomes: list[Outcome], as_json: bool, undone: str, *, shown: bool = False) -> None:
+def report(outcomes: list[Outcome], as_json: bool, undone: str, *, shown: bool = False) -> None:
     """The last lines or the document, and the exit status."""
     if as_json:
         click.echo(json.dumps([_plain(outcome) for outcome in outcomes], indent=2))

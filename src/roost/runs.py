@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roost import deployment, failures, report
@@ -182,6 +183,7 @@ def start(
     runs_dir: Any = "runs",
     run_dir: Any = None,
     release: Any = None,
+    variables: Any = None,
 ) -> Run:
     """Check a notebook's parameters, resolve the host's deployment and make the run's folder.
 
@@ -193,6 +195,7 @@ def start(
         run_dir: The run's own folder, where a caller has made it already.
         release: The ``deployment.json`` of what the host serves, where that is not what the
             inventory says.
+        variables: ``roost_*`` variables that win over the inventory's, as Ansible's ``-e``.
 
     Raises:
         UsageError: A parameter is missing or no text, or there is no such inventory or host, or
@@ -206,7 +209,8 @@ def start(
     if release is not None:
         resolved = _released(Path(text("release", release)))
     else:
-        resolved = deployment.from_variables(host, chosen.variables, repository_root())
+        given = {**chosen.variables, **mapping("variables", variables)}
+        resolved = deployment.from_variables(host, given, repository_root())
     if run_dir is not None:
         folder = Path(text("run_dir", run_dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -331,6 +335,26 @@ def text(name: str, value: Any) -> str:
             fix=f"pass it raw: -r {name} VALUE",
         )
     return str(value)
+
+
+def mapping(name: str, value: Any) -> dict[str, Any]:
+    """A notebook's parameter that may be a map, or YAML text of one; none: empty.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if isinstance(value, str):
+        try:
+            value = yaml.safe_load(value)
+        except yaml.YAMLError:
+            value = ...
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise UsageError(
+            f"parameter {name} is no map", fix=f"papermill … -y '{name}: {{KEY: VALUE}}'"
+        )
+    return {str(key): item for key, item in value.items()}
 
 
 def _pins(resolved: Deployment) -> Pins:

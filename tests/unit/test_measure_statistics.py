@@ -8,7 +8,7 @@ import statistics as plain
 
 import pytest
 
-from roost.measure.statistics import Estimate, estimate, paired_ratio, ratio, t_quantile
+from roost.measure.statistics import Estimate, estimate, mean_ratio, paired_ratio, ratio, t_quantile
 
 #: Ranks, counted from one, that enclose a median at 95 % or a little more: the table that textbooks
 #: of distribution-free methods print, from the binomial distribution with p = 1/2.
@@ -98,3 +98,15 @@ def test_intervals_hold_the_true_median_as_often_as_they_say(n: int) -> None:
         held += found.low <= 100 <= found.high
     # 95 %, less three standard errors of a thousand draws.
     assert held >= 929
+
+
+def test_a_mean_of_ratios_is_narrower_than_each_of_them() -> None:
+    one, two = ([10.0, 10.4, 9.8], [12.0, 12.3, 11.9]), ([50.0, 51.0, 49.5], [55.0, 56.1, 54.2])
+    singles = [ratio(*pair) for pair in (one, two)]
+    both = mean_ratio([one, two])
+    assert both.value == pytest.approx(math.sqrt(singles[0].value * singles[1].value))
+    assert both.half_width is not None
+    assert both.half_width < min(single.half_width or 0 for single in singles)
+    assert mean_ratio([one]) == singles[0]
+    with pytest.raises(ValueError, match="positive values"):
+        mean_ratio([])

@@ -112,9 +112,10 @@ def test_pruning_keeps_the_last_five_the_pointed_and_nothing_that_never_served(
     store.write({}, "tried-1", "release.json")
     store.point("current", "r-8")
     store.point("previous", "r-1")
+    store.point("held", "r-2")
     store.prune()
     kept = {path.name for path in store.root.iterdir() if path.is_dir() and not path.is_symlink()}
-    assert kept == {"r-1", "r-4", "r-5", "r-6", "r-7", "r-8"}
+    assert kept == {"r-1", "r-2", "r-4", "r-5", "r-6", "r-7", "r-8"}
     assert store.pointed("current") == "r-8"
 
 

@@ -14,6 +14,7 @@ from roost.measure.points import METRICS, Benchmark
 
 if TYPE_CHECKING:
     from roost.measure.fleet import Standing
+    from roost.tuning import Dot
 
 _COLOURS = {"worse": "#a3201c", "better": "#17663a"}
 #: What is neither: grey, so that only a difference beyond noise has a colour.
@@ -97,6 +98,49 @@ def fleet(standings: Sequence[Standing], tolerance: float) -> HTML:
         for one in standings
     )
     return _inline(figure, f"Ratios to the class's median: {said or 'nothing was benchmarked'}")
+
+
+def front(dots: Sequence[Dot], best: Sequence[Dot], chosen: str) -> HTML:
+    """Throughput of all users over the time that each waits for a token, and the Pareto front.
+
+    Args:
+        dots: Every point that was measured, at every number of users.
+        best: Those on the front, by time.
+        chosen: Name of the settings that were chosen, which are filled.
+    """
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(
+        [dot.tpot for dot in best],
+        [dot.throughput.value for dot in best],
+        color=_COLOURS["better"],
+        linewidth=1.5,
+        drawstyle="steps-post",
+    )
+    for dot in dots:
+        colour = _COLOURS["better"] if dot in best else _QUIET
+        low, high = dot.throughput.low, dot.throughput.high
+        if low is not None and high is not None:
+            axes.plot([dot.tpot, dot.tpot], [low, high], color=colour, linewidth=1)
+        fill = "full" if dot.point == chosen else "none"
+        axes.plot(dot.tpot, dot.throughput.value, "o", color=colour, fillstyle=fill)
+        if dot in best or dot.point == chosen:
+            axes.annotate(
+                f"{dot.point}, {dot.users} at a time",
+                (dot.tpot, dot.throughput.value),
+                xytext=(4, 6),
+                textcoords="offset points",
+                fontsize=8,
+            )
+    axes.set_xlabel("milliseconds a token, of one user (less is better)", fontsize=9)
+    axes.set_ylabel("tokens/s, of all users (more is better)", fontsize=9)
+    axes.set_ylim(bottom=0)
+    said = "; ".join(
+        f"{dot.point} for {dot.users} users: {dot.throughput.value:.4g} tokens/s at "
+        f"{dot.tpot:.4g} ms a token"
+        for dot in best
+    )
+    return _inline(figure, f"{len(dots)} measured points; on the Pareto front: {said}")
 
 
 def _inline(figure: Figure, description: str) -> HTML:

@@ -247,7 +247,7 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
     evidence = Evidence()
     compared, tolerance = comparison.compared, comparison.tolerance
     found = gaps(compared, tolerance)
-    evidence.checks += _standing(compared)
+    evidence.checks += standing(compared)
     for other, cell in dict.fromkeys((gap.other, gap.cell) for gap in found):
         here = [gap for gap in found if (gap.other, gap.cell) == (other, cell)]
         decisive = [gap for gap in here if gap.metric.key in DECISIVE]
@@ -262,8 +262,16 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
                 why="too few repetitions to know the noise" if unclear else points_to(here),
             )
         )
-    for gap in [*found, *(against_published(compared, tolerance) if published else [])]:
-        evidence.figures[f"{gap.other}.{gap.cell}.{gap.metric.key}/{gap.baseline}"] = Figure(
+    if published:
+        found += against_published(compared, tolerance)
+    evidence.figures = figures(found)
+    return evidence
+
+
+def figures(found: Sequence[Gap]) -> dict[str, Figure]:
+    """A figure for each gap."""
+    return {
+        f"{gap.other}.{gap.cell}.{gap.metric.key}/{gap.baseline}": Figure(
             title=f"{gap.metric.title}, {gap.cell}: {gap.other} / {gap.baseline}",
             value=gap.value.value,
             unit="times",
@@ -271,10 +279,11 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
             low=gap.value.low,
             high=gap.value.high,
         )
-    return evidence
+        for gap in found
+    }
 
 
-def _standing(compared: Sequence[Compared]) -> list[Check]:
+def standing(compared: Sequence[Compared]) -> list[Check]:
     """May the runs be compared at all? A marked run is compared, and its marks are said."""
     checks = []
     for run in compared:

@@ -89,19 +89,30 @@ def ratio(baseline: Sequence[float], other: Sequence[float]) -> Estimate:
     Raises:
         ValueError: A group is empty, or a value is not positive.
     """
-    if not baseline or not other or min(*baseline, *other, 1.0) <= 0:
+    return mean_ratio([(baseline, other)])
+
+
+def mean_ratio(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+    """The geometric mean of several ratios, each of two independent groups as in :func:`ratio`.
+
+    Raises:
+        ValueError: There is no pair, a group is empty, or a value is not positive.
+    """
+    groups = [group for pair in pairs for group in pair]
+    if not groups or not all(groups) or min(min(group) for group in groups) <= 0:
         raise ValueError("a ratio needs positive values on both sides")
-    a, b = ([math.log(value) for value in group] for group in (baseline, other))
-    gap = statistics.fmean(b) - statistics.fmean(a)
-    n = min(len(a), len(b))
+    logs = [[math.log(value) for value in group] for group in groups]
+    middles = [statistics.fmean(group) for group in logs]
+    gap = (sum(middles[1::2]) - sum(middles[::2])) / len(pairs)
+    n = min(len(group) for group in groups)
     if n < 2:
         return Estimate(math.exp(gap), None, None, n)
-    shares = [statistics.variance(group) / len(group) for group in (a, b)]
+    shares = [statistics.variance(group) / len(group) / len(pairs) ** 2 for group in logs]
     spread = sum(shares)
     if spread == 0:
         return Estimate(math.exp(gap), math.exp(gap), math.exp(gap), n)
     freedom = spread**2 / sum(
-        share**2 / (len(group) - 1) for share, group in zip(shares, (a, b), strict=True)
+        share**2 / (len(group) - 1) for share, group in zip(shares, logs, strict=True)
     )
     reach = t_quantile(freedom) * math.sqrt(spread)
     return Estimate(math.exp(gap), math.exp(gap - reach), math.exp(gap + reach), n)

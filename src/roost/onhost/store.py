@@ -10,6 +10,7 @@
            baseline.json     its answers and figures when it first passed; later ones are compared
            times.json        when it served first and last
       current, previous      links to two of them
+      held                   a link to the one that an experiment will go back to, while it runs
       transaction.json       a swap that has begun and not ended
       last-failed/           why the last one that did not serve did not, and its log; what the
                              controller made of it
@@ -31,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping
 
-#: Releases that stay on the host, besides the current and the previous one.
+#: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
 #: Where the last failure is kept.
 FAILED = "last-failed"
@@ -141,7 +142,7 @@ class Store:
     # -- releases
 
     def pointed(self, name: str) -> str | None:
-        """The release that ``current`` or ``previous`` is; none if it is not kept."""
+        """The release that ``current``, ``previous`` or ``held`` is; none if it is not kept."""
         try:
             release = os.readlink(self.root / name)  # Path.readlink is Python 3.9
         except OSError:
@@ -173,7 +174,8 @@ class Store:
 
     def prune(self) -> None:
         """Forget all but the last releases, and those that never served."""
-        keep = {self.pointed("current"), self.pointed("previous"), *self.ids()[:KEPT]}
+        pointed = {self.pointed(name) for name in ("current", "previous", "held")}
+        keep = {*pointed, *self.ids()[:KEPT]}
         for folder in self._folders():
             if folder.name not in keep:
                 shutil.rmtree(folder, ignore_errors=True)

@@ -65,7 +65,7 @@ def plans(
     @cache
     def reader(endpoint: str | None) -> Reader | None:
         read = planner.reader(hub=hub or endpoint, models=models)
-        return _once(read) if read else None
+        return once(read) if read else None
 
     accept = tuple(accept)
     for host in inventory.hosts.values():
@@ -102,7 +102,7 @@ def _plan(
     )
 
 
-def _once(read: Reader) -> Reader:
+def once(read: Reader) -> Reader:
     """Every repository is asked for once, also one that cannot be had: hosts are alike."""
     seen: dict[tuple[str, str], Checkpoint | RoostError] = {}
 

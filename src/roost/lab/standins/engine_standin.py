@@ -37,6 +37,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("verb")
     parser.add_argument("model")
     parser.add_argument("--served-model-name", default="stand-in")
+    parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--standin-start-seconds", type=float, default=0.0)
     parser.add_argument("--standin-never-healthy", action="store_true")
     parser.add_argument("--standin-log", help="a line that is written at the start")
@@ -62,6 +63,8 @@ class Engine:
         self.requests = self.running = self.tokens = self.blocks = 0
         self.wedged = False
         self.held = b""
+        #: So many generate at a time; others wait.
+        self.seats = threading.Semaphore(asked.max_num_seqs)
 
     def hold(self) -> None:
         """Take the memory it was told to; a kernel gives only what is written to."""
@@ -137,6 +140,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with engine.lock:
                 engine.running += 1
+            engine.seats.acquire()
             try:
                 words = engine.answer(body)
                 if body.get("stream"):
@@ -148,6 +152,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                     whole = {"choices": [{"index": 0, **said}], "usage": usage(words)}
                     self.reply(200, json.dumps(whole))
             finally:
+                engine.seats.release()
                 with engine.lock:
                     engine.running -= 1
 

@@ -1,0 +1,510 @@
+"""One host, several deployments in turn, each measured, and the host back where it was.
+
+Every variant comes by the ordinary deploy playbook and is measured by the benchmark notebook, both
+with the same ``roost_*`` variables on top of the inventory's. The release that served before is
+*held* on the host (a link beside ``current``), so that the host does not forget it however many
+variants come after it, and so that it is known where to go back to after this process was killed.
+
+What was measured is noted in the experiment's folder as it comes; the same experiment begun again
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from roost import asking, deployment, fleet, releases, runs, site, ssh
+from roost import inventory as inventories
+from roost.deployment import Deployment
+from roost.errors import RefusedError, RoostError, UsageError
+from roost.hosts import HostFacts
+from roost.inventory import Host
+from roost.measure import benchmark
+from roost.plan import gate
+from roost.root import repository_root
+
+FILE = "experiment.json"
+_RELEASES = "/var/lib/roost/releases"
+#: Tasks that say how a playbook ended.
+_DEPLOYED = "Say what became of it"
+_PREFLIGHT = "Judge the host"
+#: A variant is judged beside the others, not beside the one that happened to serve before it.
+_FLOORS = {"roost_speed_floor": 0, "roost_accept_length_floor": 0}
+
+
+class Tried(BaseModel):
+    """What became of one variant.
+
+    Attributes:
+        name: Of the variant.
+        release: Id of what it comes to on the host; none where it was refused before that.
+        refusal: Why the planner does not allow it; such a variant is never tried.
+        run: The benchmark's folder.
+        failure: Why it has none, though it was tried.
+        seconds: What trying it took.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    settings: dict[str, Any] = {}
+    release: str | None = None
+    refusal: str | None = None
+    run: str | None = None
+    failure: str | None = None
+    seconds: float = 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether it is still to be tried."""
+        return self.refusal is None and self.run is None and self.failure is None
+
+
+class Notes(BaseModel):
+    """``experiment.json``. What is asked of every variant (suite, prompts) is in ``question``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: str
+    host: str
+    question: str
+    tried: list[Tried]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One deployment to try.
+
+    Attributes:
+        name: For people, unique in an experiment.
+        variables: ``roost_*`` variables that win over the inventory's.
+        settings: What of them was varied, for tables.
+    """
+
+    name: str
+    variables: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Experiment:
+    """One that has begun."""
+
+    inventory: Path
+    host: Host
+    plan: benchmark.Plan
+    prompts: Path | None
+    folder: Path
+    runs_dir: Path
+    variants: dict[str, Variant]
+    notes: Notes
+    become_password: str | None = None
+    say: Callable[[str], None] = print
+
+    @property
+    def refused(self) -> list[Tried]:
+        return [one for one in self.notes.tried if one.refusal is not None]
+
+    @property
+    def measured(self) -> list[Tried]:
+        return [one for one in self.notes.tried if one.run is not None]
+
+    def note(self, now: Tried) -> None:
+        """Keep what became of a variant."""
+        tried = [now if one.name == now.name else one for one in self.notes.tried]
+        self.notes = self.notes.model_copy(update={"tried": tried})
+        self.save()
+
+    def save(self) -> None:
+        """Write the notes down."""
+        runs.write_atomically(self.folder / FILE, self.notes.model_dump_json(indent=1) + "\n")
+
+    def tell(self, line: str) -> None:
+        """One line of progress; a terminal that is gone must not keep a host from going back."""
+        with suppress(OSError):
+            self.say(f"{self.host.name}: {line}")
+
+
+def begin(
+    kind: str,
+    inventory: str | Path,
+    host: str,
+    variants: Callable[[Host, Deployment], Sequence[Variant]],
+    *,
+    suite: Any,
+    prompts: Any = None,
+    runs_dir: Path,
+    run_dir: Path | None = None,
+    resume: Path | None = None,
+    anew: bool = False,
+    all_or_none: bool = False,
+    become_password: str | None = None,
+    say: Callable[[str], None] = print,
+) -> Experiment:
+    """Plan every variant for the host as it is; go on with what an earlier process has measured.
+
+    Touches nothing on the host.
+
+    Args:
+        kind: ``compare`` or ``tune``, for the folder's name.
+        inventory: Its path.
+        host: One of its hosts.
+        variants: Given the host and its deployment by the inventory, what to try, in this order.
+        suite: What is measured of each.
+        prompts: The user's own file of prompts, or none.
+        runs_dir: Where runs are kept.
+        run_dir: The experiment's folder, where a caller has begun it; nothing is planned again.
+        resume: The folder of one to go on with, finished or not.
+        anew: Go on with no earlier one; else with the newest that was not finished.
+        all_or_none: Refuse the experiment if the planner refuses one variant.
+        become_password: For hosts where sudo asks.
+        say: Takes one line of progress at a time.
+
+    Raises:
+        UsageError: No such inventory, host, suite or file of prompts, or a variable is wrong.
+        RefusedError: A variant is refused, and all or none were asked for.
+        RoostError: The host cannot be reached.
+    """
+    planned = benchmark.plan(suite, prompts)
+    loaded = inventories.load(inventory)
+    chosen = loaded.host(host)
+    resolved = deployment.from_variables(host, chosen.variables, repository_root())
+    wanted = variants(chosen, resolved)
+    question = _question(planned)
+    earlier = None if anew else _earlier(kind, host, question, runs_dir, run_dir or resume)
+    if resume is not None and earlier is None:
+        raise UsageError(
+            f"{resume}: nothing to go on with",
+            why=f"it is no {kind} of {host} with the suite {planned.name} and these prompts",
+        )
+    folder = run_dir or (earlier[0] if earlier else None)
+    tried = earlier[1].tried if earlier else []
+    names = [one.name for one in wanted]
+    # In its own folder the caller has planned just this.
+    if run_dir is None or [one.name for one in tried] != names:
+        with ssh.connect(chosen) as remote:
+            facts = asking.facts(remote, chosen)
+        tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
+    refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
+    if refused and all_or_none:
+        raise RefusedError(
+            f"{host}: not all of it can run; nothing was changed",
+            why="\n".join(refused),
+            fix="see `roost plan`, or leave it out",
+        )
+    if folder is None:
+        folder = runs.new_folder(runs_dir.absolute(), f"{host}-{kind}", resolved.recipe)
+    found = Experiment(
+        inventory=loaded.path,
+        host=chosen,
+        plan=planned,
+        prompts=Path(prompts).expanduser().absolute() if prompts is not None else None,
+        folder=folder,
+        runs_dir=runs_dir.absolute(),
+        variants={one.name: one for one in wanted},
+        notes=Notes(kind=kind, host=host, question=question, tried=tried),
+        become_password=become_password,
+        say=say,
+    )
+    found.save()
+    return found
+
+
+def _question(plan: benchmark.Plan) -> str:
+    """What makes two measurements comparable: the suite and the prompts."""
+    texts = [(cell.id, [prompt.text for prompt in cell.prompts]) for cell in plan.cells]
+    asked = f"{plan.suite.model_dump_json()}{texts}"
+    return f"{plan.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+
+
+def _earlier(
+    kind: str, host: str, question: str, runs_dir: Path, folder: Path | None
+) -> tuple[Path, Notes] | None:
+    """The newest experiment of that kind that was not finished; or the one in a folder."""
+    found = [folder / FILE] if folder else sorted(runs_dir.glob(f"*/{FILE}"), reverse=True)
+    for path in found:
+        if folder is None and (path.parent / runs.RESULT).is_file():
+            continue
+        try:
+            notes = Notes.model_validate_json(path.read_text(encoding="utf-8"))
+        except (OSError, ValidationError):
+            continue
+        if (notes.kind, notes.host, notes.question) == (kind, host, question):
+            return path.parent, notes
+    return None
+
+
+def _planned(
+    host: Host,
+    variants: Sequence[Variant],
+    facts: HostFacts,
+    known: Mapping[str | None, Tried],
+) -> Iterator[Tried]:
+    """Each variant with the planner's refusal, or with what is known of its release already."""
+    resolved: dict[str, Deployment] = {}
+    refusals: dict[str, str] = {}
+    for variant in variants:
+        try:
+            resolved[variant.name] = resolve(host, variant)
+        except RefusedError as error:
+            refusals[variant.name] = " ".join(str(error).split())
+    plans = gate.plans(resolved.values(), facts, _hub_token(host))
+    for name, plan in zip(resolved, plans, strict=True):
+        if plan.refused:
+            refusals[name] = "; ".join(f"{one.id}: {one.summary}" for one in plan.refused)
+    seen: dict[str, str] = {}
+    for variant in variants:
+        name = variant.name
+        now = Tried(name=name, settings=dict(variant.settings))
+        release = str(releases.release(resolved[name])["id"]) if name in resolved else None
+        if name in refusals:
+            yield now.model_copy(update={"refusal": refusals[name]})
+        elif release in seen:
+            yield now.model_copy(update={"refusal": f"the same as {seen[release]}"})
+        else:
+            assert release is not None  # noqa: S101 - else it was refused
+            seen[release] = name
+            before = known.get(release)
+            if before is None or not (before.run is None or _finished(before.run)):
+                before = now
+            yield before.model_copy(
+                update={"name": name, "settings": now.settings, "release": release}
+            )
+
+
+def _finished(run: str) -> bool:
+    return Path(run, runs.RESULT).is_file()
+
+
+def resolve(host: Host, variant: Variant) -> Deployment:
+    """What a host runs for a variant.
+
+    Raises:
+        RefusedError: It does not run there, or something of it is not pinned.
+        UsageError: A variable is wrong.
+    """
+    variables = {**host.variables, **variant.variables}
+    return deployment.from_variables(host.name, variables, repository_root())
+
+
+def _hub_token(host: Host) -> str | None:
+    given = site.from_variables(host.name, host.variables).hub_token
+    return given.get_secret_value() if given else None
+
+
+def preflight(experiment: Experiment) -> None:
+    """Have the deploy's own preflight judge every variant that is still to be tried.
+
+    Beyond the plan it asks hub, registry and disk, and changes nothing.
+
+    Raises:
+        RefusedError: At least one would be refused.
+    """
+    refused = []
+    for one in experiment.notes.tried:
+        if not one.open:
+            continue
+        experiment.tell(f"{one.name}: preflight")
+        _, failed = fleet.ask(
+            "deploy",
+            _PREFLIGHT,
+            experiment.inventory,
+            limit=experiment.host.name,
+            check=True,
+            become_password=experiment.become_password,
+            extra_vars=dict(experiment.variants[one.name].variables),
+            tags="preflight",
+        )
+        if experiment.host.name in failed:
+            refused.append(f"{one.name}: {failed[experiment.host.name]}")
+    if refused:
+        raise RefusedError("nothing was changed, for not all of it can run", why="\n".join(refused))
+
+
+@contextmanager
+def on_host(experiment: Experiment) -> Iterator[None]:
+    """Hold what serves, and have it serve again at the end, whatever happens in between.
+
+    Raises:
+        RoostError: The host could not be brought back, or not be reached at the beginning.
+    """
+    with _signals_interrupt():
+        held = _hold(experiment)
+        try:
+            yield
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                experiment.tell("interrupted")
+            _go_back(experiment, held, f"first: {error}" if str(error) else "")
+            raise
+        _go_back(experiment, held, "")
+
+
+def try_variant(experiment: Experiment, tried: Tried) -> Tried:
+    """Deploy and measure one variant, and note it.
+
+    Raises:
+        RoostError: It was not deployed, not measured to the end, or another release served.
+    """
+    started = time.monotonic()
+    variant = experiment.variants[tried.name]
+    experiment.tell(f"{tried.name}: deploy")
+    _play(experiment, "deploy", {**variant.variables, **_FLOORS})
+    folder = _measure(experiment, variant)
+    now_serves = serving(experiment.host)
+    if now_serves != tried.release:
+        raise RoostError(
+            f"{experiment.host.name}: {tried.name} was not measured",
+            why=f"somebody else deployed {now_serves or 'nothing'} meanwhile, not {tried.release}",
+            fix="run it again when nobody else works on this host",
+        )
+    took = time.monotonic() - started
+    now = tried.model_copy(update={"run": str(folder), "seconds": tried.seconds + took})
+    experiment.note(now)
+    return now
+
+
+def _measure(experiment: Experiment, variant: Variant) -> Path:
+    """Run the benchmark notebook; its folder."""
+    # Brings papermill along, which no other part of this module needs.
+    from roost import notebooks
+
+    (outcome,) = notebooks.execute_all(
+        "benchmark",
+        experiment.inventory,
+        [experiment.host.name],
+        parameters={
+            "suite": experiment.plan.name,
+            "prompts": str(experiment.prompts) if experiment.prompts else None,
+            "variables": dict(variant.variables),
+        },
+        runs_dir=experiment.runs_dir,
+        progress=lambda _, line: experiment.tell(f"{variant.name}: {line}"),
+    )
+    if outcome.error is not None:
+        raise outcome.error
+    assert outcome.result is not None  # noqa: S101 - exactly one of the two is there
+    if not outcome.ok:
+        raise RoostError(
+            f"{experiment.host.name}: the benchmark of {variant.name} cannot be believed",
+            why=outcome.result.summary(),
+            fix=f"its evidence is in {outcome.folder}",
+        )
+    return outcome.folder
+
+
+# --- the host -------------------------------------------------------------------------------------
+
+
+def _play(experiment: Experiment, playbook: str, extra_vars: Mapping[str, Any]) -> None:
+    """Run a playbook that ends in a release that serves.
+
+    Raises:
+        RoostError: It does not; with the playbook's own message.
+    """
+    name = experiment.host.name
+    found, failed = fleet.ask(
+        playbook,
+        _DEPLOYED,
+        experiment.inventory,
+        limit=name,
+        become_password=experiment.become_password,
+        extra_vars=extra_vars,
+    )
+    if name not in found:
+        raise RoostError(failed.get(name, f"{name}: {playbook} did not come to its end"))
+
+
+def _link(host: Host, link: str) -> str | None:
+    """The release that a link on the host points to."""
+    with ssh.connect(host) as remote:
+        done = ssh.run_privileged(remote, ["readlink", f"{_RELEASES}/{link}"])
+    return done.out.strip() or None
+
+
+def serving(host: Host) -> str | None:
+    """Id of the release in place; none where nothing was deployed.
+
+    Raises:
+        SshError: The host cannot be reached.
+    """
+    return _link(host, "current")
+
+
+def _hold(experiment: Experiment) -> str | None:
+    """The release to go back to: what serves, unless a killed experiment held another one."""
+    host = experiment.host
+    held = _link(host, "held")
+    if held is not None:
+        experiment.tell(f"an experiment was not ended here; it will go back to {held}")
+        return held
+    current = serving(host)
+    if current is None:
+        experiment.tell("nothing is deployed; the last that is measured will stay")
+        return None
+    with ssh.connect(host) as remote:
+        done = ssh.run_privileged(remote, ["ln", "-sfn", current, f"{_RELEASES}/held"])
+    if done.rc != 0:
+        raise RoostError(
+            f"{host.name}: {current} cannot be held; nothing was changed",
+            why=done.err.strip(),
+            fix="roost must become root there without a password (sudo -n), as for a benchmark",
+        )
+    return current
+
+
+def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
+    """Have the held release serve again.
+
+    Raises:
+        RoostError: It does not; it stays held, and the message says how to try again.
+    """
+    if held is None:
+        return
+    host = experiment.host
+    experiment.tell(f"going back to {held}")
+    try:
+        _play(experiment, "rollback", {"rollback_to": held})
+        with ssh.connect(host) as remote:
+            ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
+    except (RoostError, KeyboardInterrupt) as error:
+        raise RoostError(
+            f"{host.name} was not brought back to {held}",
+            why="\n".join(text for text in (str(error) or "interrupted", first) if text),
+            fix=f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}",
+        ) from None
+    experiment.tell(f"{held} serves again")
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Being told to end, and the end of the terminal, are interruptions like Ctrl-C."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def pass_on(_number: int, _frame: FrameType | None) -> None:
+        # To whoever handles it at the moment; within a playbook that is ansible-runner.
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: pass_on}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        # Started by nohup, to outlive its terminal.
+        del handlers[signal.SIGHUP]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,169 @@
+"""``roost tune``, and ``roost compare --deploy``: several deployments of one host in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from roost.errors import UsageError
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def password(ask: bool) -> str | None:
+    """Sudo's, if it is to be asked for."""
+    if not ask:
+        return None
+    answer: str = click.prompt("sudo password", hide_input=True)
+    return answer
+
+
+def compare_choices(
+    choices: list[str],
+    *,
+    inventory: Path,
+    host: str,
+    suite: str,
+    prompts: Path | None,
+    tolerance: float,
+    published: bool,
+    runs_dir: Path | None,
+    anew: bool,
+    ask_become_pass: bool,
+    as_json: bool,
+) -> None:
+    """Deploy and measure each choice on a host, bring it back, and recommend."""
+    from roost import experiment, notebooks
+    from roost.experiment import Variant
+    from roost.notebooks import Outcome
+    from roost.notebooks_cli import report
+    from roost.root import repository_root
+
+    if len(set(choices)) < 2 or len(set(choices)) != len(choices):
+        raise UsageError("--deploy needs two different choices or more", fix="--deploy dflash,none")
+    begun = experiment.begin(
+        "compare",
+        inventory,
+        host,
+        lambda *_: [Variant(name, {"roost_speculation": name}) for name in choices],
+        suite=suite,
+        prompts=prompts,
+        runs_dir=(runs_dir or repository_root() / "runs").absolute(),
+        anew=anew,
+        all_or_none=True,
+        become_password=password(ask_become_pass),
+        say=_say,
+    )
+    for one in begun.measured:
+        begun.tell(f"{one.name}: measured before, {one.run}")
+    if any(one.open for one in begun.notes.tried):
+        experiment.preflight(begun)
+        with experiment.on_host(begun):
+            for one in begun.notes.tried:
+                if one.open:
+                    experiment.try_variant(begun, one)
+    given = {
+        "runs": [one.run for one in begun.notes.tried],
+        "choose": True,
+        "published": published,
+        "tolerance": tolerance,
+        "runs_dir": str(begun.runs_dir),
+    }
+    result = notebooks.execute("compare", given, begun.folder)
+    report([Outcome(host, begun.folder, result)], as_json, "not compared")
+
+
+@click.command()
+@click.option(
+    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+)
+@click.option("--host", required=True, metavar="HOST", help="The host to tune.")
+@click.option("--suite", required=True, metavar="NAME", help="What is measured of each point.")
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Your own prompts (JSON lines) instead of the suite's.",
+)
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="SETTING=A,B,…",
+    help="Values to try; repeatable (default: half and double of what holds now).",
+)
+@click.option(
+    "--points", type=click.IntRange(min=2), default=12, show_default=True, help="At the most."
+)
+@click.option("--hours", type=click.FloatRange(min=0), help="Begin no point after so long.")
+@click.option("--users", type=int, help="Choose for so many at a time (default: the suite's most).")
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.05,
+    show_default=True,
+    help="A gap that is too small to care about, as a fraction.",
+)
+@click.option(
+    "--runs",
+    "runs_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where runs are kept (default: runs/ in the repository).",
+)
+@click.option(
+    "--resume",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="Go on with this search, also where it ended at its limit.",
+)
+@click.option("--anew", is_flag=True, help="Go on with no interrupted search.")
+@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the host's sudo password.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+def tune(
+    vary: tuple[str, ...],
+    runs_dir: Path | None,
+    resume: Path | None,
+    anew: bool,
+    ask_become_pass: bool,
+    as_json: bool,
+    prompts: Path | None,
+    **given: Any,
+) -> None:
+    """Search for settings that serve a host's load better, by deploying and measuring them.
+
+    Only what the planner allows is tried; the rest is listed with its reason. The host is brought
+    back to the release it had, also where something fails or the search is interrupted; the same
+    command then goes on. Runs notebooks/tune.ipynb; tuned.yml in its folder has the settings.
+    """
+    from roost import notebooks, tuning
+    from roost.notebooks import Outcome
+    from roost.notebooks_cli import report
+
+    axes = {}
+    for one in vary:
+        name, equals, values = one.partition("=")
+        if not equals:
+            raise UsageError(f"--vary {one}: must be SETTING=A,B,…")
+        axes[name] = values
+    parameters = {
+        **given,
+        "inventory": str(given["inventory"]),
+        "prompts": str(prompts.absolute()) if prompts else None,
+        "vary": axes or None,
+        "runs_dir": str(runs_dir.absolute()) if runs_dir else "runs",
+    }
+    search = tuning.start(
+        **parameters,
+        anew=anew,
+        resume=resume,
+        become_password=password(ask_become_pass),
+        say=_say,
+    )
+    for refused in search.experiment.refused:
+        search.experiment.tell(f"{refused.name}: refused: {refused.refusal}")
+    search.run()
+    folder = search.experiment.folder
+    parameters["inventory"] = str(search.experiment.inventory)
+    result = notebooks.execute("tune", parameters, folder)
+    report([Outcome(search.experiment.host.name, folder, result)], as_json, "not tuned")

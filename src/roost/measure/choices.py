@@ -1,0 +1,279 @@
+"""Which of several choices a host should serve: at each point, and over all kinds of prompts.
+
+A choice is recommended only if it is faster than every other one by more than the tolerance and
+beyond noise; else those that nothing beats are named together. Beside the speed stand the engine's
+counters: a choice that speculates can be faster than a plain one only by the tokens that each of
+its steps brings, for no step takes less time than one without drafts. A gap above that is no
+property of the choice: the host was not the same in both runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from roost.measure import compare, points, statistics
+from roost.measure.checks import Check, Evidence, Figure
+from roost.measure.compare import TOLERANCE, Compared, Comparison
+from roost.measure.points import CellPoints, Repetition
+from roost.measure.statistics import Estimate
+
+SPEED = points.metric("output_throughput")
+#: All kinds of prompts of one concurrency; the geometric mean of their ratios.
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to serve at one point.
+
+    Attributes:
+        point: A cell's id, or ``all-c<users>``.
+        best: The choices that no other one beats, the fastest first; one: it is recommended.
+        ratios: Speed of the fastest over that of each other choice.
+        why: What the counters say of it.
+    """
+
+    point: str
+    best: tuple[str, ...]
+    ratios: Mapping[str, Estimate]
+    why: str
+
+    @property
+    def choice(self) -> str | None:
+        """The choice, or none where the difference is within noise or tolerance."""
+        return self.best[0] if len(self.best) == 1 else None
+
+    def __str__(self) -> str:
+        said = [f"{times(ratio)} {name}" for name, ratio in self.ratios.items()]
+        if self.choice is None:
+            return f"no difference between {' and '.join(self.best)} ({'; '.join(said)})"
+        return f"{self.choice}: {'; '.join(said)}"
+
+
+def times(ratio: Estimate) -> str:
+    """A ratio with its interval."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.value:.2f} times"
+    return f"{ratio.value:.2f} times ({ratio.low:.2f} to {ratio.high:.2f})"
+
+
+def names(compared: Sequence[Compared]) -> list[str]:
+    """A name for each run: its choice of speculation, where that tells them apart."""
+    choices = [run.result.speculation for run in compared]
+    return choices if len(set(choices)) == len(choices) else [run.name for run in compared]
+
+
+def recommend(
+    cells: Mapping[str, Sequence[Sequence[CellPoints]]], tolerance: float = TOLERANCE
+) -> list[Recommendation]:
+    """What to serve, for each kind of prompt and for all of them, by concurrency.
+
+    Args:
+        cells: By choice, its points in the same order; a list for each concurrency.
+        tolerance: The gap that is too small to care about, as a fraction.
+    """
+    found = []
+    for group in zip(*cells.values(), strict=True):
+        by_choice = dict(zip(cells, group, strict=True))
+        kinds = []
+        for here in zip(*group, strict=True):
+            one = {name: [cell] for name, cell in zip(cells, here, strict=True)}
+            kinds.append(_recommend(here[0].id, one, tolerance, _steps_said(one)))
+        found += kinds
+        if len(kinds) > 1:
+            point = f"{ALL}-c{group[0][0].concurrency}"
+            why = "by kind: " + ", ".join(
+                f"{one.point} {one.choice or 'no difference'}" for one in kinds
+            )
+            found.append(_recommend(point, by_choice, tolerance, why))
+    return found
+
+
+def speed_ratio(baseline: Sequence[CellPoints], other: Sequence[CellPoints]) -> Estimate | None:
+    """Throughput of one choice over another's, the mean over the same cells; none: not measured."""
+    pairs = [
+        (SPEED.by_repetition(a), SPEED.by_repetition(b))
+        for a, b in zip(baseline, other, strict=True)
+    ]
+    return statistics.mean_ratio(pairs) if all(a and b for a, b in pairs) else None
+
+
+def unbeaten(
+    cells: Mapping[str, Sequence[CellPoints]], tolerance: float = TOLERANCE
+) -> dict[str, dict[str, Estimate]]:
+    """The choices that no other one beats, the fastest first, with their ratios to the others."""
+    ratios: dict[str, dict[str, Estimate]] = {name: {} for name in cells}
+    for name in cells:
+        for other in cells:
+            ratio = speed_ratio(cells[other], cells[name]) if name != other else None
+            if ratio is not None:
+                ratios[name][other] = ratio
+    beaten = {
+        other
+        for found in ratios.values()
+        for other, ratio in found.items()
+        if compare.judge(ratio, SPEED, tolerance) == "better"
+    }
+    # The ratios are differences of logarithms, so they order the choices: no circle is possible.
+    left = [name for name in cells if name not in beaten]
+    left.sort(key=lambda name: -sum(ratio.value > 1 for ratio in ratios[name].values()))
+    return {name: ratios[name] for name in left}
+
+
+def _recommend(
+    point: str, cells: Mapping[str, Sequence[CellPoints]], tolerance: float, why: str
+) -> Recommendation:
+    best = unbeaten(cells, tolerance)
+    ratios = next(iter(best.values()))
+    if all(ratio.low is None for ratio in ratios.values()):
+        why = "too few repetitions to know the noise"
+    return Recommendation(point, tuple(best), ratios, why)
+
+
+# --- the counters ---------------------------------------------------------------------------------
+
+
+def tokens_per_step(cell: CellPoints) -> Estimate | None:
+    """Tokens that each step of the engine brought a request, by counters; none without drafts.
+
+    The accept length is over steps that had a draft, and lookup in the prompt drafts only now and
+    then; this is over all steps.
+    """
+    found = [_tokens_per_step(one) for one in cell.clean]
+    known = [one for one in found if one is not None]
+    return statistics.estimate(known) if known else None
+
+
+def _tokens_per_step(one: Repetition) -> float | None:
+    tokens = sum(request.output_tokens for request in one.requests)
+    if one.speculation is None:
+        return one.accept_length
+    # Every step brings one token of its own, and those that were accepted.
+    steps = tokens - one.speculation.accepted
+    return tokens / steps if steps > 0 else None
+
+
+def _plain(cells: Mapping[str, Sequence[CellPoints]]) -> str | None:
+    """The choice that does not speculate."""
+    return next(
+        (
+            name
+            for name, found in cells.items()
+            if all(tokens_per_step(cell) is None for cell in found)
+        ),
+        None,
+    )
+
+
+def _steps_said(cells: Mapping[str, Sequence[CellPoints]]) -> str:
+    """What the counters say of the choices at one point."""
+    plain = _plain(cells)
+    said = []
+    for name, (cell,) in cells.items():
+        steps = tokens_per_step(cell)
+        if steps is None:
+            continue
+        text = f"{name} brings {steps.value:.2f} tokens a step"
+        ratio = speed_ratio(cells[plain], [cell]) if plain else None
+        if ratio is not None:
+            text += f", each in {steps.value / ratio.value:.2f} times the time of {plain}'s"
+        said.append(text)
+    return "; ".join(said)
+
+
+def counters(
+    cells: Mapping[str, Sequence[CellPoints]], tolerance: float = TOLERANCE
+) -> list[Check]:
+    """Do the speeds agree with the counters? One check for each point of each choice with drafts.
+
+    Args:
+        cells: By choice, its points in the same order.
+        tolerance: Allowed beyond the tokens a step where these have no interval.
+    """
+    plain = _plain(cells)
+    if plain is None:
+        return []
+    checks = []
+    for name, found in cells.items():
+        for base, cell in zip(cells[plain], found, strict=True):
+            steps, ratio = tokens_per_step(cell), speed_ratio([base], [cell])
+            if name == plain or steps is None or ratio is None:
+                continue
+            most = steps.high if steps.high is not None else steps.value * (1 + tolerance)
+            ok = (ratio.low if ratio.low is not None else ratio.value) <= most
+            checks.append(
+                Check(
+                    id=f"counters {cell.id} {name}",
+                    ok=ok,
+                    expected=f"at most {most:.2f} times the speed of {plain}: so many tokens came "
+                    "of each step",
+                    observed=times(ratio),
+                    why=""
+                    if ok
+                    else "drafts cannot explain it: the host was faster in one of the two runs",
+                )
+            )
+    return checks
+
+
+# --- a comparison ---------------------------------------------------------------------------------
+
+
+def evidence(comparison: Comparison, *, published: bool = False) -> Evidence:
+    """A recommendation for each point; no choice fails for being slower than another.
+
+    Raises:
+        RoostError: The runs share no point.
+    """
+    compared, tolerance = comparison.compared, comparison.tolerance
+    found = compare.gaps(compared, tolerance)
+    cells = shared(compared)
+    made = Evidence(checks=compare.standing(compared))
+    for one in recommend(cells, tolerance):
+        made.checks.append(
+            Check(
+                id=f"recommend {one.point}",
+                ok=True,
+                expected=f"the fastest, by more than {tolerance:.0%} and beyond noise",
+                observed=str(one),
+                why=one.why,
+            )
+        )
+        for other, ratio in one.ratios.items():
+            made.figures[f"recommend.{one.point}/{other}"] = Figure(
+                title=f"Throughput of all users, {one.point}: {one.best[0]} / {other}",
+                value=ratio.value,
+                unit="times",
+                source="recommended" if one.choice else "no difference",
+                low=ratio.low,
+                high=ratio.high,
+            )
+    flat = {name: [cell for group in groups for cell in group] for name, groups in cells.items()}
+    made.checks += counters(flat, tolerance)
+    if published:
+        found += compare.against_published(compared, tolerance)
+    made.figures.update(compare.figures(found))
+    return made
+
+
+def shared(compared: Sequence[Compared]) -> dict[str, list[list[CellPoints]]]:
+    """By choice, the points that all runs measured; a list for each concurrency."""
+    first = compared[0].benchmark.cells
+    kept = [
+        cell.id
+        for cell in first
+        if all((one := run.benchmark.cell(cell.id)) and one.clean for run in compared)
+    ]
+    users = sorted({cell.concurrency for cell in first if cell.id in kept})
+    return {
+        name: [
+            [
+                cell
+                for cell_id in kept
+                if (cell := run.benchmark.cell(cell_id)) and cell.concurrency == here
+            ]
+            for here in users
+        ]
+        for name, run in zip(names(compared), compared, strict=True)
+    }

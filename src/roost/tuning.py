@@ -1,0 +1,493 @@
+"""Which settings serve a host's load best: a grid within what the planner allows, measured.
+
+A point costs an engine start and a benchmark, minutes each, so a search has some ten to thirty of
+them. That is too few for an optimiser that has to learn a model first; a grid is exhaustive at that
+size, says of every point why it was not tried, and can be interrupted and continued anywhere. Its
+order is that of the fewest changes, so that a limit cuts off the combinations and leaves what each
+setting does by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics as plain
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roost import catalog, deployment, experiment, runs, site
+from roost.deployment import Deployment
+from roost.errors import RefusedError, RoostError, UsageError
+from roost.experiment import Experiment, Tried, Variant
+from roost.inventory import Host
+from roost.measure import benchmark as benchmarking
+from roost.measure import choices, points, statistics
+from roost.measure.benchmark import shown
+from roost.measure.checks import Check, Evidence, Figure
+from roost.measure.compare import TOLERANCE
+from roost.measure.points import Benchmark, CellPoints, Repetition
+from roost.measure.statistics import Estimate
+from roost.plan import planner
+from roost.root import repository_root
+
+#: Settings that can be varied, and their names in tables.
+VARIED = {
+    "num_speculative_tokens": "K",
+    "max_num_seqs": "sequences",
+    "max_num_batched_tokens": "batched",
+    "max_model_len": "context",
+}
+#: Of these the present value is tried with its half and its double where nobody says what to vary.
+_BY_DEFAULT = ("num_speculative_tokens", "max_num_seqs", "max_num_batched_tokens")
+PRESENT = "present"
+#: Points that are tried where nobody says how many.
+POINTS = 12
+SNIPPET = "tuned.yml"
+
+
+@dataclass(frozen=True)
+class Dot:
+    """One point at one number of users; over several kinds of prompts, their geometric mean.
+
+    Attributes:
+        throughput: Generated tokens per second of all users.
+        tpot: Milliseconds that one of them waits for a token after the first.
+        ttft: Milliseconds that one of them waits for the first.
+    """
+
+    point: str
+    users: int
+    throughput: Estimate
+    tpot: float
+    ttft: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The settings that were chosen.
+
+    Attributes:
+        point: Their name; ``present`` where nothing is faster beyond noise.
+        users: How many they were chosen for.
+        rivals: Others that it does not beat.
+        gain: Throughput over that of the present settings; none where they were chosen.
+    """
+
+    point: str
+    users: int
+    rivals: tuple[str, ...]
+    gain: Estimate | None
+
+
+@dataclass
+class Search:
+    """A search that has begun."""
+
+    experiment: Experiment
+    points: int
+    hours: float | None
+    users: int
+    tolerance: float
+
+    def describe(self) -> dict[str, str]:
+        """What is about to be tried, for the first output of a notebook."""
+        notes = self.experiment.notes
+        allowed = [one.name for one in notes.tried if one.refusal is None]
+        limit = f"{self.points} points" + (f", {self.hours:g} hours" if self.hours else "")
+        return {
+            **self.experiment.plan.describe(),
+            "limit": limit,
+            "to be tried": ", ".join(allowed),
+            "refused by the planner": f"{len(notes.tried) - len(allowed)} of {len(notes.tried)}",
+            "folder": str(self.experiment.folder),
+        }
+
+    def run(self) -> None:
+        """Try what is still to be tried, within the limits; then the host is where it was.
+
+        A point that does not run is noted with its reason and the search goes on.
+
+        Raises:
+            RefusedError: The planner leaves nothing to compare.
+            RoostError: The present settings cannot be measured, or the host is lost.
+        """
+        if self._next() is None:
+            return
+        tried = self.experiment.notes.tried
+        allowed = [one.name for one in tried if one.refusal is None]
+        if PRESENT not in allowed or len(allowed) < 2:
+            raise RefusedError(
+                f"{self.experiment.host.name}: nothing to tune; nothing was changed",
+                why="\n".join(f"{one.name}: {one.refusal}" for one in self.experiment.refused)
+                or "the present settings are all there is to try",
+                fix="other values: --vary SETTING=A,B",
+            )
+        with experiment.on_host(self.experiment):
+            while (one := self._next()) is not None:
+                started = time.monotonic()
+                try:
+                    experiment.try_variant(self.experiment, one)
+                except RoostError as error:
+                    if one.name == PRESENT:
+                        raise
+                    # A host that cannot be reached any more ends the search here.
+                    experiment.serving(self.experiment.host)
+                    took = time.monotonic() - started
+                    failed = one.model_copy(update={"failure": str(error), "seconds": took})
+                    self.experiment.note(failed)
+                    self.experiment.tell(f"{one.name}: not measured: {error.what}")
+
+    def _next(self) -> Tried | None:
+        tried = self.experiment.notes.tried
+        done = [one for one in tried if one.run is not None or one.failure is not None]
+        if len(done) >= self.points:
+            return None
+        if self.hours is not None and sum(one.seconds for one in done) >= self.hours * 3600:
+            return None
+        return next((one for one in tried if one.open), None)
+
+
+def start(
+    *,
+    inventory: Any,
+    host: Any,
+    suite: Any,
+    vary: Any = None,
+    prompts: Any = None,
+    points: Any = POINTS,
+    hours: Any = None,
+    users: Any = None,
+    tolerance: Any = TOLERANCE,
+    runs_dir: Any = "runs",
+    run_dir: Any = None,
+    **options: Any,
+) -> Search:
+    """Check a notebook's parameters and plan every point; see :func:`roost.experiment.begin`.
+
+    Args:
+        inventory: Path of an inventory.
+        host: One of its hosts.
+        suite: What is measured of each point.
+        vary: Values to try by setting (``{max_num_seqs: [2, 4, 8]}``); none: the present K,
+            ``max_num_seqs`` and ``max_num_batched_tokens``, their halves and doubles.
+        prompts: The user's own file of prompts, or none.
+        points: How many are tried at the most.
+        hours: How long they may take together, or none; what is begun is ended.
+        users: Requests at a time that the settings are chosen for; none: the suite's most.
+        tolerance: The gap that is too small to care about, as a fraction.
+        runs_dir: Where runs are kept; relative to the repository root.
+        run_dir: The search's own folder, where there is one already.
+        options: Further ones of :func:`roost.experiment.begin`.
+
+    Raises:
+        UsageError: A parameter makes no sense.
+        RoostError: The host cannot be reached.
+    """
+    asked = _axes(runs.mapping("vary", vary))
+    most, allowed = _number("points", points, least=1), _number("tolerance", tolerance)
+    most_hours = None if hours is None else _number("hours", hours)
+    known = sorted({cell.concurrency for cell in benchmarking.plan(suite, prompts).cells})
+    if users is not None and users not in known:
+        raise UsageError(
+            f"parameter users is {users!r}, which the suite does not measure",
+            fix=f"one of: {', '.join(map(str, known))}",
+        )
+    begun = experiment.begin(
+        "tune",
+        runs.text("inventory", inventory),
+        runs.text("host", host),
+        lambda chosen, resolved: variants(chosen, resolved, asked),
+        suite=suite,
+        prompts=prompts,
+        runs_dir=repository_root() / runs.text("runs_dir", runs_dir),
+        run_dir=None if run_dir is None else Path(runs.text("run_dir", run_dir)).absolute(),
+        **options,
+    )
+    return Search(begun, int(most), most_hours, known[-1] if users is None else users, allowed)
+
+
+def _number(name: str, value: Any, least: float = 0) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
+        raise UsageError(f"parameter {name} is {value!r}, not a number from {least:g} on")
+    return value
+
+
+# --- the grid -------------------------------------------------------------------------------------
+
+
+def _axes(given: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Values by setting, as a notebook or a command line gives them."""
+    axes = {}
+    for name, values in given.items():
+        if name not in VARIED:
+            raise UsageError(
+                f"vary: {name} is not varied", fix=f"settings that are: {', '.join(VARIED)}"
+            )
+        words = values.split(",") if isinstance(values, str) else values
+        words = words if isinstance(words, list | tuple) else [words]
+        try:
+            axes[name] = sorted({int(str(word)) for word in words})
+        except ValueError:
+            raise UsageError(f"vary: {name}: {values!r} are no whole numbers") from None
+    return axes
+
+
+def variants(host: Host, resolved: Deployment, axes: Mapping[str, Sequence[int]]) -> list[Variant]:
+    """Every point of the grid: the present settings first, then those with the fewest changes.
+
+    Args:
+        host: Whose own settings all points keep.
+        resolved: Its deployment by the inventory.
+        axes: Values by setting; none: around the present ones.
+
+    Raises:
+        UsageError: A depth of speculation is to be varied, and nothing speculates.
+    """
+    known = catalog.current()
+    settled = planner.examine(deployment.resolved_again(resolved, known), catalog=known).settings
+    present = {name: value for name in VARIED if (value := getattr(settled, name)) is not None}
+    if not resolved.speculates:
+        if "num_speculative_tokens" in axes:
+            raise UsageError(
+                f"vary: {host.name} serves {resolved.recipe} without speculation",
+                fix="choose one first: roost_speculation",
+            )
+        present.pop("num_speculative_tokens", None)
+    axes = axes or {
+        name: sorted({max(1, present[name] // 2), present[name], present[name] * 2})
+        for name in _BY_DEFAULT
+        if name in present
+    }
+    # With the present value among them, every setting is also varied by itself.
+    axes = {name: sorted({*values, present.get(name, values[0])}) for name, values in axes.items()}
+    own = site.from_variables(host.name, host.variables).settings
+    grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
+    changes = [
+        {name: value for name, value in point.items() if present.get(name) != value}
+        for point in [{}, *grid]
+    ]
+    changes.sort(key=len)
+    found: dict[str, Variant] = {}
+    for changed in changes:
+        name = ", ".join(f"{VARIED[key]} {value}" for key, value in changed.items()) or PRESENT
+        variables = {"roost_settings": {**own, **changed}} if changed else {}
+        found.setdefault(name, Variant(name, variables, {**present, **changed}))
+    return list(found.values())
+
+
+# --- what was found -------------------------------------------------------------------------------
+
+
+def benchmarks(search: Search) -> dict[str, Benchmark]:
+    """What was measured, by point; the present settings first.
+
+    Raises:
+        RoostError: A run is no longer there.
+    """
+    return {
+        one.name: points.read(Path(one.run))
+        for one in search.experiment.notes.tried
+        if one.run is not None
+    }
+
+
+def dots(measured: Mapping[str, Benchmark]) -> list[Dot]:
+    """Throughput and times of every point, by number of users."""
+    found = []
+    for name, benchmark in measured.items():
+        for users, cells in _by_users(benchmark).items():
+            clean = [cell.clean for cell in cells]
+            speeds = [
+                _mean(one.output_throughput for one in together)
+                for together in zip(*clean, strict=False)
+            ]
+            found.append(
+                Dot(
+                    point=name,
+                    users=users,
+                    throughput=statistics.estimate(speeds),
+                    tpot=_mean(_median(one, lambda request: request.tpot) for one in clean),
+                    ttft=_mean(_median(one, lambda request: request.ttft) for one in clean),
+                )
+            )
+    return found
+
+
+def front(found: Sequence[Dot]) -> list[Dot]:
+    """The dots than which no other one has more throughput at no more time per token (Pareto)."""
+    ordered = sorted(found, key=lambda dot: (dot.tpot, -dot.throughput.value))
+    best: list[Dot] = []
+    for dot in ordered:
+        if not best or dot.throughput.value > best[-1].throughput.value:
+            best.append(dot)
+    return best
+
+
+def choose(
+    measured: Mapping[str, Benchmark],
+    tried: Sequence[Tried],
+    users: int,
+    tolerance: float = TOLERANCE,
+) -> Choice:
+    """The settings with the most throughput for so many users, if beyond noise and tolerance.
+
+    Of several that nothing beats, those that change the least.
+
+    Raises:
+        RoostError: Nothing but the present settings was measured, or not even those.
+    """
+    cells = {name: _by_users(benchmark).get(users, []) for name, benchmark in measured.items()}
+    if PRESENT not in cells or len(cells) < 2 or not all(cells.values()):
+        raise RoostError(
+            f"nothing to choose from for {users} users: {len(cells)} points were measured",
+            fix="a higher limit, or other values to vary; the table says what was refused",
+        )
+    best = list(choices.unbeaten(cells, tolerance))
+    present = next(one.settings for one in tried if one.name == PRESENT)
+    changes = {
+        one.name: sum(present.get(key) != value for key, value in one.settings.items())
+        for one in tried
+    }
+    point = min(best, key=lambda name: changes[name])
+    gain = choices.speed_ratio(cells[PRESENT], cells[point]) if point != PRESENT else None
+    return Choice(point, users, tuple(name for name in best if name != point), gain)
+
+
+def snippet(search: Search, choice: Choice) -> str:
+    """The chosen settings as variables of an inventory, with all that the host says itself."""
+    host = search.experiment.host
+    variables = dict(search.experiment.variants[choice.point].variables) or {
+        "roost_settings": site.from_variables(host.name, host.variables).settings
+    }
+    lines = [
+        f"# For {host.name}, {choice.users} at a time, by `roost tune` with the suite "
+        f"{search.experiment.plan.name}: {choice.point}.",
+        f"# {said(choice)}",
+        "# Into host_vars, or: ansible-playbook deploy.yml -i INVENTORY -e @tuned.yml",
+    ]
+    return "\n".join(lines) + "\n" + yaml.safe_dump(variables, sort_keys=False)
+
+
+def said(choice: Choice) -> str:
+    """Why it was chosen."""
+    if choice.gain is None:
+        return "Nothing is faster than the present settings beyond noise and tolerance."
+    rivals = f"; no difference from: {', '.join(choice.rivals)}" if choice.rivals else ""
+    return f"{choices.times(choice.gain)} the throughput of the present settings{rivals}."
+
+
+def evidence(search: Search) -> Evidence:
+    """Checks, figures and the snippet of a search that has ended."""
+    tried = search.experiment.notes.tried
+    measured = benchmarks(search)
+    found = dots(measured)
+    best = front(found)
+    refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
+    failed = [f"{one.name}: {one.failure}" for one in tried if one.failure is not None]
+    left = sum(one.open for one in tried)
+    made = Evidence()
+    made.checks.append(
+        Check(
+            id="points",
+            ok=len(measured) > 1,
+            expected="the present settings and at least one other point measured",
+            observed=f"{len(measured)} measured, {len(failed)} failed, {len(refused)} refused by "
+            f"the planner and not tried, {left} left out by the limit",
+            why="\n".join([*refused, *failed]),
+        )
+    )
+    try:
+        choice = choose(measured, tried, search.users, search.tolerance)
+    except RoostError as error:
+        made.checks.append(
+            Check(id="chosen", ok=False, expected="something to choose from", why=str(error))
+        )
+    else:
+        made.checks.append(
+            Check(
+                id="chosen",
+                ok=True,
+                expected=f"the most throughput of {choice.users} users, by more than "
+                f"{search.tolerance:.0%} and beyond noise",
+                observed=choice.point,
+                why=said(choice),
+            )
+        )
+        made.artefacts[SNIPPET] = snippet(search, choice)
+    for dot in found:
+        where = f"{dot.point}, {dot.users} users"
+        run = next(Path(str(one.run)).name for one in tried if one.name == dot.point)
+        source = f"run {run}" + ("; on the front" if dot in best else "")
+        made.figures[f"{dot.point}.c{dot.users}.throughput"] = Figure(
+            title=f"Throughput of all users, {where}",
+            value=dot.throughput.value,
+            unit="tokens/s",
+            source=source,
+            low=dot.throughput.low,
+            high=dot.throughput.high,
+        )
+        for key, value in (("tpot", dot.tpot), ("ttft", dot.ttft)):
+            title = f"{points.metric(key).title}, {where}"
+            made.figures[f"{dot.point}.c{dot.users}.{key}"] = Figure(
+                title=title, value=value, unit="ms", source=source
+            )
+    return made
+
+
+def rows(search: Search) -> Iterator[dict[str, str]]:
+    """A table of every point: its settings, what became of it, and what was measured."""
+    measured = benchmarks(search)
+    found = dots(measured)
+    best = front(found)
+    for one in search.experiment.notes.tried:
+        row = {"point": one.name}
+        row |= {VARIED[key]: f"{value:,}" for key, value in one.settings.items()}
+        if one.run is None:
+            why = (
+                f"refused: {one.refusal}"
+                if one.refusal
+                else one.failure and "failed: " + one.failure
+            )
+            yield {**row, "outcome": why or "left out by the limit"}
+        for dot in found:
+            if dot.point == one.name:
+                yield {
+                    **row,
+                    "users": str(dot.users),
+                    "tokens/s": shown(dot.throughput),
+                    "ms a token": f"{dot.tpot:.4g}",
+                    "ms to the first": f"{dot.ttft:.4g}",
+                    "outcome": "on the front" if dot in best else "measured",
+                }
+
+
+def _why_not(one: Tried) -> str:
+    if one.refusal is not None:
+        return f"refused: {one.refusal}"
+    return "left out by the limit" if one.failure is None else f"failed: {one.failure}"
+
+
+def _by_users(benchmark: Benchmark) -> dict[int, list[CellPoints]]:
+    found: dict[int, list[CellPoints]] = {}
+    for cell in benchmark.cells:
+        if cell.clean:
+            found.setdefault(cell.concurrency, []).append(cell)
+    return found
+
+
+def _median(
+    clean: Sequence[Repetition], of: Callable[[points.RequestPoint], float | None]
+) -> float:
+    """Milliseconds, over all requests."""
+    values = [of(request) for one in clean for request in one.requests]
+    known = [value for value in values if value]
+    return plain.median(known) * 1000 if known else math.nan
+
+
+def _mean(values: Iterator[float]) -> float:
+    return plain.geometric_mean(values)

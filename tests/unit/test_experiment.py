@@ -1,0 +1,240 @@
+"""Several deployments of one host in turn: what is tried, what is not, and where the host ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from tests.unit import trials
+from tests.unit.trials import HOST, Trials
+
+from roost import experiment, notebooks, runs
+from roost.cli import cli
+from roost.errors import RefusedError, RoostError, UsageError
+from roost.experiment import Variant
+
+EXECUTE = notebooks.execute
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    made = trials.install(tmp_path, monkeypatch)
+    made.speeds = {"dflash": (180.0, 2.5), "ngram": (110.0, 1.2), "none": (100.0, None)}
+    return made
+
+
+def compare(host: Trials, *options: str, choices: str = "dflash,ngram,none") -> Result:
+    words = ["compare", "--deploy", choices, "-i", str(host.inventory), "--host", HOST]
+    words += ["--suite", "smoke", "--runs", str(host.runs), *options]
+    return CliRunner().invoke(cli, words)
+
+
+def notes(host: Trials) -> tuple[Path, experiment.Notes]:
+    (path,) = host.runs.glob(f"*/{experiment.FILE}")
+    return path.parent, experiment.Notes.model_validate_json(path.read_text())
+
+
+def test_choices_are_tried_in_turn_and_the_host_is_back(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The notebook at the end is the real one.
+    monkeypatch.setattr(notebooks, "execute", EXECUTE)
+    before = host.links["current"]
+    done = compare(host, "--json")
+    assert done.exit_code == 0, done.output
+    tried = ["dflash", "ngram", "none"]
+    assert host.calls == [
+        *[f"deploy preflight {name}" for name in tried],
+        *[f"{what} {name}" for name in tried for what in ("deploy", "benchmark")],
+        f"rollback {before}",
+    ]
+    assert host.links == {"current": before}
+    (outcome,) = json.loads(done.stdout)
+    checks = {check["id"]: check for check in outcome["result"]["checks"]}
+    assert checks["recommend code-c1"]["observed"].startswith("dflash: 1.6")
+    assert checks["recommend all-c8"]["observed"].startswith("dflash: 1.6")
+    assert checks["counters prose-c8 ngram"]["ok"]
+    assert all(check["ok"] for check in checks.values())
+    assert runs.read(Path(outcome["run"])).notebook == "compare"
+
+
+@pytest.mark.parametrize("refused", ["planner", "preflight"])
+def test_nothing_is_touched_where_one_of_them_cannot_run(host: Trials, refused: str) -> None:
+    if refused == "planner":
+        host.failing = {}
+        done = compare(host, choices="dflash,mtp")
+        assert isinstance(done.exception, UsageError)
+        assert "mtp" in str(done.exception)
+        host.refuses = lambda _: "the pool holds no request"
+        done = compare(host)
+        assert "dflash: kv-too-small: the pool holds no request" in str(done.exception)
+        assert host.calls == []
+        assert not host.runs.exists()
+    else:
+        host.failing = {"deploy preflight ngram": "host-01 cannot run it: no room on the disk"}
+        done = compare(host)
+        assert "ngram: host-01 cannot run it: no room on the disk" in str(done.exception)
+        assert [call for call in host.calls if "preflight" not in call] == []
+    assert isinstance(done.exception, RefusedError)
+    assert "nothing was changed" in str(done.exception)
+    assert set(host.links) == {"current"}
+
+
+@pytest.mark.parametrize(
+    ("failing", "says"),
+    [
+        (
+            {"deploy ngram": "release r does not pass: it is healthy, but answers wrongly."},
+            "wrongly",
+        ),
+        ({"benchmark ngram": "a failed check"}, "the benchmark of ngram cannot be believed"),
+    ],
+)
+def test_the_host_is_back_after_a_failure_and_a_rerun_goes_on(
+    host: Trials, failing: dict[str, str | BaseException], says: str
+) -> None:
+    before = host.links["current"]
+    host.failing = failing
+    done = compare(host)
+    assert isinstance(done.exception, RoostError)
+    assert says in str(done.exception)
+    assert host.links == {"current": before}
+    assert host.calls[-1] == f"rollback {before}"
+    host.calls.clear()
+    host.failing = {}
+    assert compare(host).exit_code == 0
+    assert [call for call in host.calls if call.startswith(("deploy d", "benchmark"))] == [
+        "benchmark ngram",
+        "benchmark none",
+    ]
+    # That one is finished; the next is a new one.
+    host.calls.clear()
+    assert compare(host).exit_code == 0
+    assert "benchmark dflash" in host.calls
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("at", ["deploy none", "benchmark none"])
+def test_an_interruption_brings_the_host_back(
+    host: Trials, monkeypatch: pytest.MonkeyPatch, number: int, at: str
+) -> None:
+    before = host.links["current"]
+
+    def ask(*words: Any, **options: Any) -> Any:
+        found = host.ask(*words, **options)
+        if host.calls[-1] == at:
+            os.kill(os.getpid(), number)
+        return found
+
+    def execute_all(*words: Any, **options: Any) -> Any:
+        for outcome in host.execute_all(*words, **options):
+            if host.calls[-1] == at:
+                os.kill(os.getpid(), number)
+            yield outcome
+
+    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(notebooks, "execute_all", execute_all)
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    done = compare(host)
+    # click's own of Ctrl-C is an exit; `roost` itself says "interrupted" and exits with 130.
+    assert done.exit_code != 0
+    assert "host-01: interrupted" in done.stderr
+    assert host.links == {"current": before}
+    assert [
+        signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    ] == handlers
+    folder, kept = notes(host)
+    assert [one.name for one in kept.tried if one.run] == ["dflash", "ngram"]
+    assert not (folder / runs.RESULT).exists()
+
+
+def test_a_host_that_cannot_be_brought_back_is_said_and_stays_held(host: Trials) -> None:
+    before = host.links["current"]
+    host.failing = {
+        "deploy none": "it does not start",
+        f"rollback {before}": "host-01: image i is gone",
+    }
+    done = compare(host)
+    said = str(done.exception)
+    assert f"host-01 was not brought back to {before}" in said
+    assert "why: host-01: image i is gone" in said
+    assert "it does not start" in said
+    assert f"roost rollback -i {host.inventory} --limit host-01 --to {before}" in said
+    assert host.links["held"] == before
+    # The next one knows where to go back to, whatever serves by then.
+    host.failing = {}
+    done = compare(host)
+    assert done.exit_code == 0
+    assert f"it will go back to {before}" in done.stderr
+    assert host.links == {"current": before}
+
+
+def test_on_a_fresh_host_the_last_one_stays(host: Trials) -> None:
+    host.links.clear()
+    done = compare(host)
+    assert done.exit_code == 0
+    assert "nothing is deployed; the last that is measured will stay" in done.stderr
+    assert host.links == {"current": host.release({"roost_speculation": "none"})}
+
+
+def test_somebody_else_s_deploy_is_not_measured_as_ours(host: Trials) -> None:
+    host.intruder = "theirs-0123"
+    done = compare(host)
+    assert "somebody else deployed theirs-0123 meanwhile" in str(done.exception)
+    _, kept = notes(host)
+    assert [one.run for one in kept.tried] == [None, None, None]
+
+
+def test_the_gate_does_not_judge_a_variant_by_the_one_before(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = []
+
+    def ask(playbook: str, *words: Any, **options: Any) -> Any:
+        if playbook == "deploy" and "tags" not in options:
+            given.append(options["extra_vars"])
+        return host.ask(playbook, *words, **options)
+
+    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    assert compare(host).exit_code == 0
+    assert [one["roost_speed_floor"] for one in given] == [0, 0, 0]
+    assert [one["roost_accept_length_floor"] for one in given] == [0, 0, 0]
+
+
+def test_what_comes_to_the_same_release_is_tried_once(host: Trials) -> None:
+    same = {"roost_speculation": "none"}
+    begun = experiment.begin(
+        "compare",
+        host.inventory,
+        HOST,
+        lambda *_: [Variant("one", same), Variant("two", same)],
+        suite="smoke",
+        runs_dir=host.runs,
+    )
+    assert [one.refusal for one in begun.notes.tried] == [None, "the same as one"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--deploy", "dflash"], "--deploy needs --inventory and --host and --suite"),
+        (["a", "--host", "h"], "--host goes with --deploy"),
+        ([], "give two RUNs, or --deploy CHOICES"),
+    ],
+)
+def test_options_that_make_no_sense_together(words: list[str], says: str) -> None:
+    done = CliRunner().invoke(cli, ["compare", *words])
+    assert done.exit_code == 2
+    assert says in done.output
+
+
+def test_one_choice_is_no_comparison(host: Trials) -> None:
+    for choices in ("dflash", "dflash,dflash"):
+        done = compare(host, choices=choices)
+        assert isinstance(done.exception, UsageError)
+        assert "two different choices" in str(done.exception)

@@ -1,0 +1,40 @@
+"""Running playbooks: interruptions, and what is asked of Ansible."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ansible_runner
+import pytest
+
+from roost import fleet
+
+INVENTORY = Path(__file__).parents[2] / "inventory" / "lab"
+
+
+def run(status: str, events: list[dict[str, Any]] | None = None) -> Any:
+    """A stand-in for ansible-runner, which takes two signals' handlers as the real one does."""
+
+    def runs(**options: Any) -> SimpleNamespace:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)
+        for event in events or []:
+            options["event_handler"](event)
+        return SimpleNamespace(status=status, rc=0, stats={"processed": {"lab-01": 1}})
+
+    return runs
+
+
+@pytest.mark.parametrize("status", ["successful", "canceled"])
+def test_signals_are_the_callers_own_again(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    monkeypatch.setattr(ansible_runner, "run", run(status))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    if status == "canceled":
+        with pytest.raises(KeyboardInterrupt):
+            fleet.run_playbook("deploy", INVENTORY)
+    else:
+        assert fleet.run_playbook("deploy", INVENTORY).ok
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

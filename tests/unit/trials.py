@@ -1,0 +1,186 @@
+"""A host on which experiments deploy and measure, as a few dictionaries.
+
+Playbooks, the benchmark notebook and SSH are stood in for; the plan is whatever a test says. The
+real ones are tested on the lab's hosts.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from tests.unit.deployments import write_lock
+from tests.unit.test_measure_choices import cell
+from tests.unit.test_measure_compare import result
+
+from roost import experiment, fleet, notebooks, releases, runs, ssh
+from roost.deployment import Deployment
+from roost.experiment import Variant
+from roost.inventory import Connection, Host, Inventory
+from roost.measure import points
+from roost.measure.points import Benchmark
+from roost.notebooks import Outcome
+from roost.ssh import Completed, SshError
+
+HOST = "host-01"
+
+
+@dataclass
+class Trials:
+    """The host and what was done to it; tests change what goes wrong."""
+
+    folder: Path
+    links: dict[str, str] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    #: By variant: tokens/s, and tokens a step.
+    speeds: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+    #: Why a deploy, a rollback or a preflight fails, by what it is of.
+    failing: dict[str, str | BaseException] = field(default_factory=dict)
+    #: What the planner says of settings.
+    refuses: Callable[[Mapping[str, Any]], str | None] = lambda _: None
+    reachable: bool = True
+    #: What somebody else deploys while a benchmark runs.
+    intruder: str = ""
+    host: Host = field(init=False)
+    #: Of the notebook at the end.
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def inventory(self) -> Path:
+        return self.folder / "hosts.yml"
+
+    @property
+    def runs(self) -> Path:
+        return self.folder / "runs"
+
+    def write(self, **variables: Any) -> None:
+        """The host's inventory, and what serves by it."""
+        write_lock(self.folder / "lock.yml")
+        given = {
+            "ansible_connection": "local",
+            "roost_hardware": "cpu",
+            "roost_recipe": "smollm2-135m",
+            "roost_lock_file": str(self.folder / "lock.yml"),
+            **variables,
+        }
+        self.inventory.write_text(yaml.safe_dump({"all": {"vars": given, "hosts": {HOST: {}}}}))
+        # As Ansible would read it, without the second that it takes.
+        self.host = Host(HOST, given, Connection(address="127.0.0.1", local=True))
+        self.links["current"] = self.release({})
+
+    def release(self, variables: Mapping[str, Any]) -> str:
+        """Id of what variables come to."""
+        resolved = experiment.resolve(self.host, Variant("", variables))
+        return str(releases.release(resolved)["id"])
+
+    def name(self, variables: Mapping[str, Any]) -> str:
+        """What a test calls a variant: its choice, and what it sets."""
+        said = [str(variables.get("roost_speculation", ""))]
+        said += [f"{key}={value}" for key, value in variables.get("roost_settings", {}).items()]
+        return " ".join(word for word in said if word) or "present"
+
+    # -- what stands in
+
+    def load(self, _path: object) -> Inventory:
+        return Inventory(self.inventory, {HOST: self.host})
+
+    def execute(self, name: str, parameters: Mapping[str, Any], folder: Path) -> runs.Result:
+        """A notebook at the end, which finds everything measured."""
+        self.calls.append(f"notebook {name}")
+        self.parameters = dict(parameters)
+        outcome = result(notebook=name)
+        runs.write(folder, outcome, {})
+        return outcome
+
+    def ask(
+        self, playbook: str, _task: str, _inventory: Path, **options: Any
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        variables = options["extra_vars"]
+        tags = f" {options['tags']}" if options.get("tags") else ""
+        about = variables.get("rollback_to") or self.name(variables)
+        call = f"{playbook}{tags} {about}"
+        self.calls.append(call)
+        wrong = self.failing.get(call)
+        if isinstance(wrong, BaseException):
+            raise wrong
+        if wrong:
+            return {}, {HOST: wrong}
+        if not tags:
+            self.links["current"] = variables.get("rollback_to") or self.release(
+                {key: value for key, value in variables.items() if not key.endswith("_floor")}
+            )
+        return {HOST: {}}, {}
+
+    def execute_all(
+        self, name: str, _inventory: Path, _hosts: Sequence[str], **options: Any
+    ) -> Iterator[Outcome]:
+        variables = options["parameters"]["variables"]
+        about = self.name(variables)
+        self.calls.append(f"{name} {about}")
+        wrong = self.failing.get(f"{name} {about}")
+        if isinstance(wrong, BaseException):
+            raise wrong
+        self.links["current"] = self.intruder or self.links["current"]
+        folder = runs.new_folder(options["runs_dir"], HOST, "r", dt.datetime.now(dt.UTC))
+        speed, steps = self.speeds.get(about, (100.0, 2.0))
+        cells = [
+            cell(len(self.calls), speed * users**0.5, steps, kind=kind, users=users)
+            for kind in ("code", "prose")
+            for users in (1, 8)
+        ]
+        suite = options["parameters"]["suite"]
+        measured = Benchmark(suite=suite, protocol="p", prompts="own", complete=True, cells=cells)
+        artefacts = {points.FILE: measured.model_dump_json()}
+        speculation = variables.get("roost_speculation", "dflash")
+        outcome = result(ok=not wrong, host=HOST, speculation=speculation)
+        runs.write(folder, outcome, artefacts)
+        yield Outcome(HOST, folder, outcome)
+
+    @contextmanager
+    def connect(self, _host: object) -> Iterator[Trials]:
+        if not self.reachable:
+            raise SshError(f"{HOST}: cannot connect")
+        yield self
+
+    def run(self, argv: Sequence[str]) -> Completed:
+        """What an experiment does on the host by itself."""
+        link = argv[-1].rpartition("/")[2]
+        if argv[0] == "readlink":
+            return Completed(0, self.links.get(link, "") + "\n", "")
+        if argv[0] == "ln":
+            self.links[link] = argv[2]
+        else:
+            del self.links[link]
+        return Completed(0, "", "")
+
+    def plans(
+        self, deployments: Iterable[Deployment], _facts: object, _token: object
+    ) -> list[SimpleNamespace]:
+        found = []
+        for resolved in deployments:
+            why = self.refuses(resolved.asked.settings.model_dump(exclude_none=True))
+            refused = [SimpleNamespace(id="kv-too-small", summary=why)] if why else []
+            found.append(SimpleNamespace(refused=refused))
+        return found
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
+    """Put the stand-ins in place."""
+    made = Trials(folder)
+    made.write()
+    monkeypatch.setattr(experiment.inventories, "load", made.load)
+    monkeypatch.setattr(notebooks, "execute", made.execute)
+    monkeypatch.setattr(fleet, "ask", made.ask)
+    monkeypatch.setattr(notebooks, "execute_all", made.execute_all)
+    monkeypatch.setattr(ssh, "connect", made.connect)
+    monkeypatch.setattr(experiment.asking, "facts", lambda *_: None)
+    monkeypatch.setattr(experiment.gate, "plans", made.plans)
+    return made
