@@ -97,7 +97,7 @@ def recipe(folder: Path, commit: str, base: str) -> None:
         "default_speculation": "none",
         "speculation": {"none": {}},
         "settings": {"max_model_len": 2048},
-        "hardware": {"cpu": {}},
+        "hardware": {},
         "image": {
             "repository": NAME,
             "engine_version": "0.32.0",
