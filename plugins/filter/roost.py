@@ -19,6 +19,7 @@ from ansible.errors import AnsibleFilterError
 
 try:
     from roost import (
+        builds,
         cuda_context,
         deployment,
         doctor,
@@ -33,6 +34,7 @@ try:
     from roost.errors import RoostError
     from roost.launch import Port
     from roost.onhost import haproxy
+    from roost.pins import BUILD_LABEL
     from roost.plan import gate
     from roost.preflight import Finding
 except ImportError as error:
@@ -128,12 +130,18 @@ def roost_preflight(
             weights_bytes=sum(missing),
             # Docker that does not run yet cannot be asked what it has.
             image_bytes=0
-            if image.get("status") == 200 or (facts.docker is None and facts.docker_installed)
+            if image.get("status") == 200
+            or wanted.spec.build
+            or (facts.docker is None and facts.docker_installed)
             else wanted.requirements.image_bytes.get(facts.architecture),
             model_dir=wanted.model_dir,
         ),
         *_hub(snapshots, check_mode),
-        *_registry(registry, wanted, check_mode),
+        *(
+            _registry(registry, wanted, check_mode)
+            if wanted.spec.build is None
+            else _built(image, wanted)
+        ),
     ]
     errors = [found.text() for found in findings if found.severity == "error"]
     remarks = [
@@ -181,14 +189,43 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
     """What Docker's own question to the registry brought."""
     if answer.get("skipped") or answer.get("status") == 200:
         return
-    image = wanted.spec.image
-    if wanted.spec.build is not None:
-        yield preflight.unbuilt(image, wanted.other_images)
-        return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
     if pulls.cause(said) == "tls" and (wanted.registry_mirror or "").startswith("http://"):
         return  # the role container_host tells Docker that this one has none
-    yield preflight.registry(said, image, wanted.other_images, check_mode=check_mode)
+    yield preflight.registry(said, wanted.spec.image, wanted.other_images, check_mode=check_mode)
+
+
+def _built(image: Mapping[str, Any], wanted: Deployment) -> Iterator[Finding]:
+    """Whether the host has the image that only it can build."""
+    if image.get("status") != 200:
+        yield preflight.unbuilt(wanted.spec.image, wanted.other_images)
+        return
+    label = (image["json"]["Config"].get("Labels") or {}).get(BUILD_LABEL)
+    if (wanted.build is None or label != wanted.build.digest) and not wanted.allow_unlocked:
+        yield preflight.built_otherwise(wanted.spec.image, wanted.other_images)
+
+
+def roost_pinned(given: Mapping[str, Any], image: Mapping[str, Any]) -> dict[str, Any]:
+    """A deployment, with an image that its host has built by the id that Docker has for it.
+
+    Args:
+        given: The deployment.
+        image: Docker's answer about the image on the host (a result of ``uri``).
+    """
+    if given["spec"]["build"] is None or image.get("status") != 200:
+        return dict(given)
+    found = deployment.with_image(_deployment(given), str(image["json"]["Id"]))
+    return found.model_dump(mode="json")
+
+
+def roost_build_failure(result: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Why an image was not built, and what to do about it.
+
+    Args:
+        result: Of the module ``image_build``.
+        given: The deployment.
+    """
+    return builds.failure(_plain(result), _deployment(given))
 
 
 def roost_registry_auth(image: str, logins: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -330,6 +367,8 @@ class FilterModule:
             "roost_registry_auth": roost_registry_auth,
             "roost_downloads": roost_downloads,
             "roost_pull_failure": roost_pull_failure,
+            "roost_pinned": roost_pinned,
+            "roost_build_failure": roost_build_failure,
             "roost_published": roost_published,
             "roost_release": roost_release,
             "roost_outcome": roost_outcome,

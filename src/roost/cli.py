@@ -24,6 +24,7 @@ class _Group(click.Group):
 
     lazy = {
         "bench": ("roost.notebooks_cli", "bench"),
+        "build": ("roost.building_cli", "build"),
         "bundle": ("roost.bundle_cli", "bundle"),
         "compare": ("roost.notebooks_cli", "compare"),
         "diagnose": ("roost.diagnose_cli", "diagnose"),

@@ -15,8 +15,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from roost import builds, fallbacks, launch, lock, quality, site
 from roost import catalog as catalog_module
-from roost import fallbacks, launch, lock, quality, site
+from roost.builds import ImageBuild
 from roost.catalog import Catalog, Gpu, Watch
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
@@ -98,6 +99,8 @@ class Deployment(BaseModel):
     docker_command: str = Field(description="the same container as shell text, for people")
     image_digest: str | None
     other_images: str = Field(description="what to do where the image cannot be had, for people")
+    build: ImageBuild | None = Field(None, description="what the host makes the image from")
+    allow_unlocked: bool = Field(False, description="takes an image whatever it was built from")
     engine_version: str
     weights: list[Weights]
     hub_endpoint: str | None
@@ -170,7 +173,9 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         spec=resolved.spec,
         docker_command=launch.docker_command(resolved.spec),
         image_digest=resolved.image_digest,
-        other_images=fallbacks.built(image) if image.build else fallbacks.choices(image, locked),
+        other_images=fallbacks.to_build(image) if image.build else fallbacks.choices(image, locked),
+        build=builds.of(image),
+        allow_unlocked=given.allow_unlocked,
         engine_version=image.engine_version,
         weights=weights,
         hub_endpoint=given.hub_endpoint,
@@ -210,6 +215,24 @@ def _watched(resolved: Resolved, given: HostVars) -> Watched:
         series=resolved.engine.watch,
         working_watts=gpu.working_watts if gpu else None,
         memory_floor_mib=floor,
+    )
+
+
+def with_image(deployment: Deployment, image_id: str) -> Deployment:
+    """A deployment whose image was built on its host, pinned to what the host has.
+
+    Args:
+        deployment: With the image by its tag, which another build may take.
+        image_id: Docker's, ``sha256:…``: the same only on this host.
+    """
+    spec = deployment.spec.model_copy(update={"image": image_id})
+    key = _digest(deployment.gate.output_key, image_id)
+    return deployment.model_copy(
+        update={
+            "spec": spec,
+            "docker_command": launch.docker_command(spec),
+            "gate": deployment.gate.model_copy(update={"output_key": key}),
+        }
     )
 
 

@@ -58,10 +58,18 @@ def pinned(reference: str, engine_version: str) -> str:
 
 
 def built(image: Image) -> str:
-    """How to come by an image that no registry has, on the host that is to run it."""
+    """How to come by an image that no registry has, by hand."""
     return (
-        f"build it on the host: {image.build_command()}\n"
-        f"    then roost_allow_unlocked: true takes it as it is there; or push it to a registry "
-        f"of yours and pin it: {pinned(image.repository + '@sha256:…', image.engine_version)}"
+        f"build it on a machine of the host's architecture: {image.build_command()}\n"
+        f"    then push it to a registry of yours and pin it: "
+        f"{pinned(image.repository + '@sha256:…', image.engine_version)}"
         f"\n    (without an inventory: --set image={shlex.quote(image.repository)}@sha256:…)"
+    )
+
+
+def to_build(image: Image) -> str:
+    """How to come by a recipe's own image, where it is one that is built."""
+    return (
+        "`roost build -i INVENTORY` builds it on the host (an engine takes hours); then deploy "
+        f"again.\n  Or {built(image)}"
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost import engines, fallbacks, onhost
+from roost import engines, onhost
 from roost.catalog import (
     ApiKey,
     Catalog,
@@ -265,7 +265,7 @@ def build(
     locked_image = lock.image(image)
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
-    if digest is None:
+    if digest is None and not (image.build and image.build.revision.commit):
         unresolved.append(_IMAGE + image.reference)
 
     model = _weights(choice.model or recipe.model, lock, site, unresolved)
@@ -518,8 +518,11 @@ def require_resolved(resolved: Resolved, *, allow_unlocked: bool = False) -> Non
     if weights and allow_unlocked:
         why.append("roost_allow_unlocked is for images: weights are kept on a host by their commit")
     if image and resolved.image.build:
-        why.append("no registry has the image, so there is no digest that a lock could find")
-        fixes.append(fallbacks.built(resolved.image))
+        why.append("the image is to be built from what can mean something else tomorrow")
+        fixes.append(
+            "name the full commit in the recipe (build: {revision: {commit: …}}), as "
+            f"`git ls-remote {resolved.image.build.git}` prints it"
+        )
     raise RefusedError(
         f"{resolved.recipe.id} on {resolved.hardware.id} is not pinned: "
         + ", ".join([*image, *weights]),

@@ -7,6 +7,8 @@ published; a lock resolves them (:mod:`roost.lock`).
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import json
 import re
 import shlex
 from typing import Annotated, Literal
@@ -18,6 +20,9 @@ from roost.settings import Strict
 
 Id = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.\-]*$")]
 RepoId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.\-]*/[A-Za-z0-9][\w.\-]*$", max_length=96)]
+
+#: The label by which a built image says what it was built from.
+BUILD_LABEL = "roost.build"
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PREFIX = re.compile(r"[0-9a-f]{7,39}")
@@ -115,9 +120,16 @@ class Build(Strict):
     licence: str | None = None
     note: str | None = None
 
+    @property
+    def digest(self) -> str:
+        """Names all that the image is made of, in its label :data:`BUILD_LABEL`; hex digits."""
+        made_of = {"git", "revision", "directory", "dockerfile", "args"}
+        text = json.dumps(self.model_dump(mode="json", include=made_of), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
     def argv(self, tag: str) -> list[str]:
         """The ``docker build`` that makes it."""
-        words = ["docker", "build", "--tag", tag]
+        words = ["docker", "build", "--tag", tag, "--label", f"{BUILD_LABEL}={self.digest}"]
         if self.dockerfile:
             words += ["--file", self.dockerfile]
         for name, value in self.args.items():

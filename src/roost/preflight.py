@@ -17,6 +17,7 @@ from roost.deployment import Deployment, Requirements
 from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
+from roost.pins import BUILD_LABEL
 
 GIB = 1024**3
 
@@ -180,6 +181,19 @@ def unbuilt(image: str, how: str) -> Finding:
         wants="it there: nobody publishes it, so there is no registry to pull it from",
         why="the recipe's engine is built from source",
         fix=how,
+    )
+
+
+def built_otherwise(image: str, how: str) -> Finding:
+    """An image of the right name that does not say it was built as the recipe says."""
+    return Finding(
+        id="image",
+        severity="error",
+        saw=f"{image} on the host, built from something else, or by hand without the label "
+        f"{BUILD_LABEL}",
+        wants="the build that the recipe names: commit, directory, Dockerfile and arguments",
+        why="a name and tag can be given to anything",
+        fix=f"{how}\n  Or take it as it is: roost_allow_unlocked: true",
     )
 
 

@@ -109,8 +109,8 @@ class HostVars(Strict):
     lock_file: Name = Field("roost.lock.yml", description="relative to the repository root")
     allow_unlocked: bool = Field(
         False,
-        description="deploy an image by its tag where the lock pins no digest, e.g. one built on "
-        "the host; weights always need a commit",
+        description="deploy an image by its tag where the lock pins no digest, or one on the host "
+        "that is not labelled as built by the recipe; weights always need a commit",
     )
     install_docker: bool = Field(True, description="install Docker where it is missing")
     pip_args: list[str] = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
@@ -14,7 +15,9 @@ from tests.unit import faulty
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
 
+from roost import notebooks
 from roost.lab.build import Artefacts
+from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 from roost.lab.hubserver import application
@@ -23,7 +26,29 @@ pytestmark = pytest.mark.lab
 
 TOKEN = "t0ken-of-tests"
 PASSWORD = "p4ssword-of-tests"
+KEY = "k3y-of-tests"
 MODELS = "/var/lib/roost/gated"
+
+
+#: Everything that shows of processes on a host. The engine's environment holds the key, as it has
+#: to (docs/api-key.md), and no other process's may.
+WATCH = """
+rm -f /run/seen /run/stop
+nohup sh -c 'while [ ! -e /run/stop ]; do for process in /proc/[0-9]*; do
+  cat $process/cmdline
+  grep -q "docker[-/][0-9a-f]" $process/cgroup || cat $process/environ
+done; done >/run/seen 2>/dev/null' >/dev/null 2>&1 &
+"""
+#: Everything on a host that could hold a secret, less the two files that are there for it.
+TRACES = """
+docker ps --all --quiet | xargs docker inspect >/run/inspected
+docker images --quiet | xargs docker inspect >>/run/inspected
+docker ps --all --quiet | xargs -n 1 docker logs >/run/logs 2>&1
+journalctl --no-pager --output=verbose >/run/journal 2>/dev/null
+test -s /run/inspected && test -s /run/logs && test -s /run/journal && test -s /run/seen
+grep -rlaF %s /run /var/lib/roost /var/log /etc /root /tmp /var/tmp |
+  grep -vxF -e /var/lib/roost/secrets/api-key -e /root/.docker/config.json || true
+"""
 
 
 class Gated(Faulty):
@@ -168,3 +193,50 @@ def test_accounts_at_registries(lab: SharedLab, tmp_path: Path) -> None:
     refusal = logged_in("wrong", "127.0.0.1:9").refusal(host)
     assert "127.0.0.1:9" in refusal
     assert "Check roost_registry_logins" in refusal
+
+
+@pytest.mark.timeout(300)
+def test_a_whole_deploy_shows_no_secret(
+    lab: SharedLab, artefacts: Artefacts, tmp_path: Path
+) -> None:
+    image = standin_image(lab.lab.cache, print)
+    host, gateway = lab.host("cpu", fresh=True), str(lab.lab.spec.gateway.ip)
+    account = {"registry": f"{gateway}:5000", "username": "me", "password": PASSWORD}
+    with serving(Gated(application(artefacts.hub_store)), address=gateway) as endpoint:
+        where = inventory(
+            tmp_path / "inventory",
+            lab.lab,
+            [host],
+            roost_recipe="smollm2-135m",
+            roost_lock_file=str(lab.lab.lock_file),
+            roost_hub_endpoint=endpoint,
+            roost_settings={"image": image, "extra_args": ["--standin-needs=/model/config.json"]},
+            roost_hub_token=TOKEN,
+            roost_registry_logins=[account],
+            roost_api_key=KEY,
+        )
+        host.exec(["sh", "-c", WATCH])
+        play = deploy(where, "-vvv", "--diff")
+        host.exec(["touch", "/run/stop"])
+    assert play.code == 0, play.output
+    given = {"inventory": str(where), "host": host.name, "long_context": 0, "bad_requests": False}
+    notebooks.execute("verify", given, tmp_path / "runs")
+    # All three were there, and opened what they are for.
+    assert KEY in host.exec(["cat", "/var/lib/roost/secrets/api-key"]).stdout
+    assert account["registry"] in host.exec(["cat", "/root/.docker/config.json"]).stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    assert (run / "result.json").exists()
+    written = [path for path in run.rglob("*") if path.is_file()]
+
+    header = json.dumps({"username": "me", "password": PASSWORD}).encode()
+    for secret in (
+        TOKEN,
+        PASSWORD,
+        KEY,
+        base64.b64encode(f"me:{PASSWORD}".encode()).decode(),
+        base64.urlsafe_b64encode(header).decode(),
+    ):
+        assert secret not in play.output
+        found = host.exec(["sh", "-ec", TRACES % secret])
+        assert (found.returncode, found.stdout) == (0, ""), (secret, found)
+        assert not [path for path in written if secret.encode() in path.read_bytes()]

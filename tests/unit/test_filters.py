@@ -20,6 +20,7 @@ filters = load("filter", "roost")
 PRESENT: dict[str, Any] = {"changed": False, "present": True, "bytes": 0}
 IMAGE_HERE = {"status": 200}
 IMAGE_ABSENT = {"status": 404}
+IMAGE_ID = "sha256:" + "9" * 64
 NOT_ASKED = {"skipped": True}
 
 
@@ -191,6 +192,58 @@ def test_a_built_image_that_is_not_on_the_host_is_no_matter_of_a_registry(tmp_pa
     found = findings(wanted, image=IMAGE_ABSENT, registry=denied)
     assert "fix: build it on the host: docker build" in found["errors"]
     assert "denied" not in found["errors"] + found["remarks"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "allowed", "refused"),
+    [
+        ({"roost.build": "a" * 64}, False, False),
+        ({"roost.build": "b" * 64}, False, True),
+        ({}, False, True),
+        (None, False, True),
+        (None, True, False),
+    ],
+)
+def test_a_built_image_must_say_that_it_is_the_build_of_the_recipe(
+    tmp_path: Path, labels: dict[str, str] | None, allowed: bool, refused: bool
+) -> None:
+    wanted = built(tmp_path, allow_unlocked=allowed)
+    image = {"status": 200, "json": {"Id": IMAGE_ID, "Config": {"Labels": labels}}}
+    found = findings(wanted, image=image, registry={"skipped": True})
+    assert ("built from something else" in found["errors"]) == refused
+    assert bool(found["errors"]) == refused
+
+
+def test_what_runs_of_a_built_image_is_its_id(tmp_path: Path) -> None:
+    wanted = built(tmp_path)
+    image = {"status": 200, "json": {"Id": IMAGE_ID}}
+    pinned = filters.roost_pinned(wanted, image)
+    assert pinned["spec"]["image"] == IMAGE_ID
+    assert IMAGE_ID in pinned["docker_command"]
+    assert pinned["gate"]["output_key"] != wanted["gate"]["output_key"]
+    release, other = filters.roost_release(pinned), filters.roost_release(wanted)
+    assert release["files"]["release.json"]["spec"]["image"] == IMAGE_ID
+    assert release["id"] != other["id"]
+    # Not there yet, or published: nothing to pin.
+    assert filters.roost_pinned(wanted, {"status": 404}) == wanted
+    published = given(tmp_path)
+    assert filters.roost_pinned(published, image) == published
+
+
+def built(folder: Path, **changes: Any) -> dict[str, Any]:
+    """The deployment of an image that the host builds."""
+    wanted = {**given(folder), **changes}
+    wanted["spec"]["build"] = "docker build https://example.org/x"
+    wanted["build"] = {
+        "name": "localhost/x:1",
+        "digest": "a" * 64,
+        "git": "https://example.org/x.git",
+        "commit": "c" * 40,
+        "directory": None,
+        "dockerfile": None,
+        "args": {},
+    }
+    return wanted
 
 
 def test_a_pull_that_failed_says_why_and_names_the_choices(tmp_path: Path) -> None:

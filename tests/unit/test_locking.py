@@ -186,20 +186,31 @@ def test_weights_need_a_commit_whatever_is_allowed(own: Path, tmp_path: Path) ->
     assert "roost lock -i INVENTORY" in caught.value.fix
 
 
-def test_a_built_image_is_refused_with_how_to_build_it(own: Path, tmp_path: Path) -> None:
+def test_a_build_of_a_commit_is_pinned_and_says_how_it_is_made(own: Path, tmp_path: Path) -> None:
     write(own, image=BUILT)
     path = tmp_path / "roost.lock.yml"
-    with pytest.raises(RefusedError) as caught:
-        deploy(tmp_path, path)
-    assert "no registry has the image" in caught.value.why
-    assert f"docker build --tag org/built:{COMMIT[:12]}" in caught.value.fix
-    assert "--set image=org/built@sha256:…" in caught.value.fix
-    assert "roost lock -i" not in caught.value.fix
-    permitted = deploy(tmp_path, path, allow_unlocked=True, registry_mirror="10.0.0.1:5000")
-    assert permitted.spec.image == f"org/built:{COMMIT[:12]}"
-    assert permitted.spec.lockable == []
+    wanted = deploy(tmp_path, path, registry_mirror="10.0.0.1:5000")
+    assert wanted.spec.image == f"org/built:{COMMIT[:12]}"
+    assert wanted.spec.unresolved == []
+    assert wanted.build
+    assert wanted.build.commit == COMMIT
+    by_hand = f"docker build --tag org/built:{COMMIT[:12]} --label roost.build="
+    assert by_hand + wanted.build.digest in wanted.other_images
+    assert "--set image=org/built@sha256:…" in wanted.other_images
     pushed = deploy(tmp_path, path, settings={"image": f"me/built@{OTHER_DIGEST}"})
     assert pushed.spec.image == f"me/built@{OTHER_DIGEST}"
+    assert pushed.build is None
+
+
+def test_a_build_of_a_branch_is_refused(own: Path, tmp_path: Path) -> None:
+    build = {"git": "https://example.org/engine.git", "revision": {"branch": "main"}}
+    write(own, image={**BUILT, "build": build})
+    path = tmp_path / "roost.lock.yml"
+    with pytest.raises(RefusedError, match="not pinned: image org/built:main") as caught:
+        deploy(tmp_path, path)
+    assert "git ls-remote https://example.org/engine.git" in caught.value.fix
+    assert "roost lock -i" not in caught.value.fix
+    assert deploy(tmp_path, path, allow_unlocked=True).build is None
 
 
 def test_the_repository_s_lock_pins_the_author_s_digests() -> None:

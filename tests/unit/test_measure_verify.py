@@ -12,6 +12,7 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
+from roost.builds import ImageBuild
 from roost.deployment import Deployment, from_variables
 from roost.errors import UsageError
 from roost.inventory import Connection, Host
@@ -181,6 +182,25 @@ def test_another_image(site: Site) -> None:
     assert check.observed == "sha256:" + "9" * 64
     site.container.image["RepoDigests"] = []
     assert "without a digest" in site.failed()["image_digest"].observed
+
+
+def test_an_image_that_the_host_built_is_known_by_its_label(site: Site) -> None:
+    made_of = ImageBuild(
+        name="localhost/x:1",
+        digest="a" * 64,
+        git="https://example.org/x.git",
+        commit="c" * 40,
+        directory=None,
+        dockerfile=None,
+        args={},
+    )
+    site.deployment = site.deployment.model_copy(update={"build": made_of})
+    image = {"Id": "sha256:" + "9" * 64, "RepoDigests": []}
+    site.container.image.update({**image, "Config": {"Labels": {"roost.build": "a" * 64}}})
+    assert "image_digest" not in site.failed()
+    for labels in ({"roost.build": "b" * 64}, {}, None):
+        site.container.image["Config"] = {"Labels": labels}
+        assert "built from something else" in site.failed()["image_digest"].why
 
 
 def test_the_same_digest_under_another_repository_is_the_same_image(site: Site) -> None:

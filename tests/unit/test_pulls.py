@@ -109,6 +109,8 @@ GONE = Image.model_validate(
 
 def test_the_choices_say_what_is_known_of_each_and_what_to_paste() -> None:
     lines = fallbacks.choices(GONE, Lock()).splitlines()
+    made_of = GONE.fallbacks[-1].image.build
+    assert made_of
     assert lines[1:] == [
         f"- mirror.example.org/image@{DIGEST}: verified on 2026-11-01. The same image, kept "
         "elsewhere. (source 000)",
@@ -118,11 +120,12 @@ def test_the_choices_say_what_is_known_of_each_and_what_to_paste() -> None:
         "    its digest is not locked yet: `roost lock` with the recipe's id asks for it",
         "- org/image:muse: unsupported. No kernels for it. (source 000)",
         "- org/image:bbbbbbbbbbbb: untested. From source. (source 002)",
-        "    build it on the host: docker build --tag org/image:bbbbbbbbbbbb "
+        "    build it on a machine of the host's architecture: docker build "
+        f"--tag org/image:bbbbbbbbbbbb --label roost.build={made_of.digest} "
         f"'https://example.org/engine.git#{'b' * 40}'",
         *lines[-2:],
     ]
-    assert "roost_allow_unlocked: true" in lines[-2]
+    assert "push it to a registry of yours and pin it" in lines[-2]
 
 
 def test_a_setting_to_paste_is_one_that_an_inventory_takes() -> None:

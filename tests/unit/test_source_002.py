@@ -116,10 +116,8 @@ def test_repositories_and_revisions() -> None:
         if choice.drafter
     }
     assert drafters == {"dflash2": (DRAFTER, "main"), "dflash": (WARM_START, "main")}
-    assert build("gb10").spec.unresolved == [
-        f"image localhost/sglang:{ENGINE_COMMIT[:12]}",
-        f"revision {DRAFTER}@main",
-    ]
+    assert build("gb10").spec.image == f"localhost/sglang:{ENGINE_COMMIT[:12]}"
+    assert build("gb10").spec.unresolved == [f"revision {DRAFTER}@main"]
 
 
 @pytest.mark.parametrize("repo", [MODEL, DRAFTER, WARM_START])

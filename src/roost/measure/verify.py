@@ -17,6 +17,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from roost import asking, quality, runs, site, ssh
+from roost.builds import ImageBuild
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
@@ -24,6 +25,7 @@ from roost.launch import Weights
 from roost.measure import conduct, demands, longcontext, lossless, metrics, parsers, startlog
 from roost.measure.checks import Check, Evidence, Figure, Target, attempt, inapplicable
 from roost.measure.client import Client, StreamedAnswer, reasoning_text
+from roost.pins import BUILD_LABEL
 from roost.plan.subject import Subject
 from roost.root import repository_root
 
@@ -237,7 +239,10 @@ def container_checks(target: Target) -> list[Check]:
 
     def image() -> Check:
         asked = ["image", "inspect", _of(target, "Image")]
-        digests = target.docker(asked)[0]["RepoDigests"]
+        inspected = target.docker(asked)[0]
+        if target.deployment.build is not None:
+            return _built(inspected, target.deployment.build)
+        digests = inspected["RepoDigests"]
         found = sorted({str(item).partition("@")[2] for item in digests or []})
         wanted = target.deployment.image_digest or ""
         return Check(
@@ -287,6 +292,20 @@ def container_checks(target: Target) -> list[Check]:
     ):
         made.append(attempt(check_id, expected, make))
     return made
+
+
+def _built(image: Mapping[str, Any], build: ImageBuild) -> Check:
+    """An image that the host built has no digest; its label says what it was built from."""
+    found = (image["Config"].get("Labels") or {}).get(BUILD_LABEL)
+    ok = found == build.digest
+    return Check(
+        id="image_digest",
+        ok=ok,
+        expected=f"built from {build.git} at {build.commit} ({BUILD_LABEL} {build.digest[:12]})",
+        observed=f"{image['Id']}, {BUILD_LABEL} {str(found)[:12]}",
+        why="" if ok else "it was built from something else, or by hand",
+        fix="" if ok else "`roost build -i INVENTORY`, then deploy again",
+    )
 
 
 def _of(target: Target, key: str) -> Any:

@@ -37,6 +37,9 @@ GATEWAY_PACKAGES = ("haproxy",)
 # What makes it the fleet's mirror; nothing of it is installed beforehand.
 MIRROR_PACKAGES = ("nginx", "docker-registry")
 
+# What building an engine's image takes; the same holds of it.
+BUILD_PACKAGES = ("git",)
+
 # libnuma1 and libstdc++6 are linked by the engine, g++ and Python's headers are called by it when
 # it compiles (the engine's default; the recipe turns it off, and a test turns it on again).
 ENGINE_PACKAGES = (
@@ -69,7 +72,7 @@ _KEEP_DEBS = f"""
 set -e
 rm -f "$1"/var/cache/apt/archives/*.deb
 APT_CONFIG="$MMDEBSTRAP_APT_CONFIG" apt-get --yes --download-only --no-install-recommends \\
-  install {" ".join((*DOCKER_PACKAGES, *GATEWAY_PACKAGES, *MIRROR_PACKAGES))}
+  install {" ".join((*DOCKER_PACKAGES, *GATEWAY_PACKAGES, *MIRROR_PACKAGES, *BUILD_PACKAGES))}
 mv "$1"/var/cache/apt/archives/*.deb "$DEBS"
 """
 

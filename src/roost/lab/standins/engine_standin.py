@@ -138,6 +138,10 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            key = os.environ.get("VLLM_API_KEY")
+            if key and self.headers["Authorization"] != f"Bearer {key}":
+                self.reply(401, json.dumps({"error": "Unauthorized"}))
+                return
             with engine.lock:
                 engine.running += 1
             engine.seats.acquire()
