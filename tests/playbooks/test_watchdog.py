@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.playbooks.playbook import Running, inventory
-from tests.playbooks.test_transaction import Site, ask, until
+from tests.playbooks.test_transaction import TRIAL, Site, ask, until
 
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
@@ -135,8 +135,13 @@ def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site)
     says = f"900 MiB of memory were available, the floor is {FLOOR_MIB} MiB"
     assert f"was stopped by the watchdog ({says})" in status(site)
 
-    # A release that is tried while memory is short fails, and the message says of what.
-    play = site.deploy("log=hungry", "start-seconds=20")
+    # What is short of memory now is refused. A release that eats it fails, and is said to have.
+    assert "cannot run smollm2-135m; nothing was changed" in site.deploy().refusal(site.host)
+    available(site, 20_000)
+    run = site.begin("log=hungry", "start-seconds=20")
+    run.reaches(TRIAL)
+    available(site, FLOOR_MIB - 100)
+    play = run.end()
     assert play.code != 0
     assert f"(the watchdog stopped it: {says})" in play.refusal(site.host)
 
