@@ -37,6 +37,14 @@ unit: setup ## Quick tests, no root needed
 bench-weights: setup ## How fast weights arrive, beside hf download and curl (no root needed)
 	python benchmarks/weights.py
 
+.PHONY: bench-deploy
+bench-deploy: setup ## A deploy against the longer of its two downloads (needs root for the lab)
+	python benchmarks/deploy.py
+
+.PHONY: bench-scale
+bench-scale: setup ## Deploys that change nothing, by number of hosts (needs root for the lab)
+	python benchmarks/scale.py
+
 .PHONY: bench-rollout
 bench-rollout: setup ## Rollouts under load on a lab of four hosts, good and bad (needs root)
 	pytest -q -s -p roost.lab.fixtures benchmarks/rollout.py
