@@ -140,7 +140,7 @@ def roost_preflight(
         *(
             _registry(registry, wanted, check_mode)
             if wanted.spec.build is None
-            else _built(image, wanted)
+            else _built(image, wanted, asked=facts.docker is not None or not facts.docker_installed)
         ),
     ]
     errors = [found.text() for found in findings if found.severity == "error"]
@@ -195,8 +195,11 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
     yield preflight.registry(said, wanted.spec.image, wanted.other_images, check_mode=check_mode)
 
 
-def _built(image: Mapping[str, Any], wanted: Deployment) -> Iterator[Finding]:
-    """Whether the host has the image that only it can build."""
+def _built(image: Mapping[str, Any], wanted: Deployment, *, asked: bool) -> Iterator[Finding]:
+    """Whether the host has the image that only it can build; without Docker it has none."""
+    if not asked:
+        yield preflight.unasked(wanted.spec.image)
+        return
     if image.get("status") != 200:
         yield preflight.unbuilt(wanted.spec.image, wanted.other_images)
         return

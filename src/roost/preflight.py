@@ -172,6 +172,18 @@ def registry(said: str, image: str, other_images: str, *, check_mode: bool) -> F
     )
 
 
+def unasked(image: str) -> Finding:
+    """Nobody can say whether the host has an image that no registry has."""
+    return Finding(
+        id="image",
+        severity="error",
+        saw=f"Docker does not run, and cannot be asked for {image}",
+        wants="it on the host: nobody publishes it, so there is no registry to pull it from",
+        why="the recipe's engine is built from source",
+        fix="systemctl start docker, then deploy again",
+    )
+
+
 def unbuilt(image: str, how: str) -> Finding:
     """An image that no registry has, and that is not on the host either."""
     return Finding(

@@ -28,8 +28,8 @@ SCRIPT = """
 ARG BASE
 FROM ${BASE} AS engine
 ARG GREETING
-RUN sleep 2; echo "$GREETING" > /greeting
-RUN echo step two; test -e /greeting
+RUN echo "$GREETING" > /greeting
+RUN sleep 2; echo the last one; test -e /greeting
 """
 
 
@@ -140,21 +140,22 @@ def test_an_image_is_built_on_the_host_and_deployed_from_there(
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def build(commit: str, **overrides: Any) -> Play:
+    def build(commit: str) -> Play:
         recipe(tmp_path / "own", commit, base)
-        return Running(where, playbook="playbooks/build.yml", **overrides).end()
+        return Running(where, playbook="playbooks/build.yml").end()
 
     with forge.serve(str(lab.lab.spec.gateway.ip)) as url:
         sh(f"printf '[url \"{url}\"]\\n insteadOf = {URL}\\n' > /etc/gitconfig")
+        # This Docker's BuildKit asks every registry for TLS, and none for an image that is there.
+        sh(f"docker pull -q {base}")
         for failed, why in (
             (build("0" * 40), "does not have this commit"),
-            (build(good, engine_image_free_gib=99_999), "99999.0 GiB are wanted"),
             (build(bad), "was not built at step 3 of 3"),
         ):
             refusal = failed.refusal(host)
             assert why in refusal
             assert NAME not in sh("docker images")
-        assert "step two" in refusal
+        assert "the last one" in refusal
 
         refusal = deploy(where, "--tags", "preflight").refusal(host)
         assert "fix: `roost build -i INVENTORY` builds it" in refusal
@@ -163,7 +164,7 @@ def test_an_image_is_built_on_the_host_and_deployed_from_there(
         play = build(good)
         assert play.code == 0, play.output
         assert play.changed[host.name] > 0
-        assert f"{host.name}: {NAME}:{good[:12]} step 2 of 3" in play.output
+        assert f"{host.name}: {NAME}:{good[:12]} step 3 of 3" in play.output
     # The forge is gone, and not needed for what is there.
     assert build(good).changed == {host.name: 0}
     (record,) = json.loads(sh("cat /var/lib/roost/builds.json")).values()
@@ -181,7 +182,7 @@ def test_an_image_is_built_on_the_host_and_deployed_from_there(
     assert deploy(where, "--tags", "llm_server").changed == {host.name: 0}
 
     # The name on something else is not taken for the build; its label finds it again.
-    sh(f"docker pull -q {base} && docker tag {base} {record['image']}")
+    sh(f"docker tag {base} {record['image']}")
     assert "built from something else" in deploy(where, "--tags", "preflight").refusal(host)
     assert build(good).changed[host.name] == 1
     assert deploy(where, "--tags", "llm_server").changed == {host.name: 0}

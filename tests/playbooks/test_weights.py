@@ -220,13 +220,12 @@ def test_a_whole_deploy_shows_no_secret(
         host.exec(["touch", "/run/stop"])
     assert play.code == 0, play.output
     given = {"inventory": str(where), "host": host.name, "long_context": 0, "bad_requests": False}
-    notebooks.execute("verify", given, tmp_path / "runs")
+    notebooks.execute("verify", given, tmp_path / "run")
     # All three were there, and opened what they are for.
     assert KEY in host.exec(["cat", "/var/lib/roost/secrets/api-key"]).stdout
     assert account["registry"] in host.exec(["cat", "/root/.docker/config.json"]).stdout
-    (run,) = (tmp_path / "runs").iterdir()
-    assert (run / "result.json").exists()
-    written = [path for path in run.rglob("*") if path.is_file()]
+    assert (tmp_path / "run" / "result.json").exists()
+    written = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
 
     header = json.dumps({"username": "me", "password": PASSWORD}).encode()
     for secret in (

@@ -114,6 +114,18 @@ def test_every_failure_is_explained(tmp_path: Path) -> None:
     assert "the build was killed" in gone
 
 
+def test_room_is_looked_for_before_anything_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"directory_of_records": str(tmp_path), "progress": str(tmp_path / "progress.json")}
+    builder = image_build.Builder({**given, "free_bytes": 2**60})
+    monkeypatch.setattr(builder, "_docker", lambda *_: f"{tmp_path}\n")
+    with pytest.raises(image_build.Failure, match=r"free below .*1073741824\.0 GiB are") as caught:
+        builder.build()
+    assert caught.value.during == "room"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("dockerfile", "needs"),
     [

@@ -214,6 +214,17 @@ def test_a_built_image_must_say_that_it_is_the_build_of_the_recipe(
     assert bool(found["errors"]) == refused
 
 
+def test_docker_that_does_not_run_cannot_be_asked_for_a_built_image(tmp_path: Path) -> None:
+    away = (1, "Cannot connect to the Docker daemon")
+    probe = probe_output(docker=away, containers=away)
+    found = findings(built(tmp_path), probe=probe, image={"status": -1})
+    assert "Docker does not run, and cannot be asked for" in found["errors"]
+    missing = probe_output(docker=(127, ""), containers=(127, ""))
+    found = findings(built(tmp_path), probe=missing, image={"status": -1})
+    assert "no image" in found["errors"]
+    assert "cannot be asked" not in found["errors"]
+
+
 def test_what_runs_of_a_built_image_is_its_id(tmp_path: Path) -> None:
     wanted = built(tmp_path)
     image = {"status": 200, "json": {"Id": IMAGE_ID}}

@@ -134,12 +134,18 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 "/v1/models": (200, json.dumps({"data": [{"id": engine.asked.served_model_name}]})),
                 "/metrics": (200, engine.metrics()),
             }
-            self.reply(*pages.get(self.path, (404, "{}")))
+            if self.path.startswith("/v1/") and not self.permitted():
+                self.reply(401, json.dumps({"error": "Unauthorized"}))
+            else:
+                self.reply(*pages.get(self.path, (404, "{}")))
+
+        def permitted(self) -> bool:
+            key = os.environ.get("VLLM_API_KEY")
+            return not key or self.headers["Authorization"] == f"Bearer {key}"
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            key = os.environ.get("VLLM_API_KEY")
-            if key and self.headers["Authorization"] != f"Bearer {key}":
+            if not self.permitted():
                 self.reply(401, json.dumps({"error": "Unauthorized"}))
                 return
             with engine.lock:
