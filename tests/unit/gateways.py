@@ -210,9 +210,12 @@ class Gateway:
             "gateway_status_port": self.status_port,
             **self.variables,
         }
+        fall = given.pop("fall", 3)
         text = render({**behind, **given.pop("behind", {})}, self.folder, **given)
         # The same, quicker.
-        text = text.replace("inter 2s fastinter 500ms", "inter 100ms fastinter 50ms")
+        text = text.replace(
+            "inter 2s fastinter 500ms fall 3", f"inter 100ms fastinter 50ms fall {fall}"
+        )
         self.config.write_text(text)
         digests = [
             f"{hashlib.sha256(key.encode()).hexdigest().upper()} {name}\n"

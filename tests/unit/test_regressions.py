@@ -75,7 +75,7 @@ class Bench:
         with Client(f"http://127.0.0.1:{self.engine.port}") as client:
             target = Target(host, self.deployment, InProcess(), client=client)
             found = benchmark.measure(target, self.plan, folder=self.folder, say=lambda _: None)
-        return points.parse(found.artefacts[points.FILE])
+        return points.of(found)
 
 
 @pytest.fixture
