@@ -22,10 +22,10 @@ if [ "$(id -u)" -eq 0 ] && ! command -v chromium-headless-shell chromium >/dev/n
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium-headless-shell >/dev/null
 fi
 
-# Two at a time: half of what tests of a lab do is waiting, and each of the two has a lab of its own.
-pytest -q -n 2 tests/unit
+pytest -q tests/unit
 if [ "$(id -u)" -eq 0 ]; then
     # Said here, with progress, rather than silently inside the first test that needs it.
     roost lab build --install
 fi
+# Two at a time: half of what they do is waiting, and each of the two has a lab of its own.
 pytest -q -n 2 --dist loadfile tests --ignore=tests/unit
