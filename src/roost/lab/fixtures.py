@@ -105,7 +105,8 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     Here, and not in a fixture: the wait is no part of a test, which may take only so long.
     """
     with contextlib.ExitStack() as stack:
-        if any(item.get_closest_marker("lab") for item in session.items):
+        runs = not session.config.option.collectonly
+        if runs and any(item.get_closest_marker("lab") for item in session.items):
             with contextlib.suppress(RoostError):  # require_lab says it
                 controller.check_machine()
                 place = stack.enter_context(_a_place())
