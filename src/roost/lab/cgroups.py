@@ -14,6 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from roost.errors import RoostError
@@ -84,18 +85,24 @@ def find(lab: str, host: str | None = None) -> list[Path]:
     Those that systemd made for nspawn are named alike, with the ending of a scope.
     """
     name = _prefix(lab) + ("*" if host is None else host)
-    patterns = {name, f"{name}.scope"}
-    return sorted({path for pattern in patterns for path in _ROOT.rglob(pattern) if path.is_dir()})
+    found = []
+    # Groups come and go meanwhile; unlike Path.rglob, os.walk bears that.
+    for folder, inner, _ in os.walk(_ROOT):
+        ours = {one for one in inner if fnmatch(one, name) or fnmatch(one, f"{name}.scope")}
+        found += [Path(folder, one) for one in ours]
+        inner[:] = [one for one in inner if one not in ours]  # nothing of ours is within ours
+    return sorted(found)
 
 
 def members(lab: str, host: str) -> set[int]:
     """PIDs of everything that runs in a host's groups, its nspawn included."""
     pids: set[int] = set()
     for top in find(lab, host):
-        for file in (top / "cgroup.procs", *top.rglob("cgroup.procs")):
+        for folder, _, _ in os.walk(top):
             with contextlib.suppress(OSError):
+                listed = Path(folder, "cgroup.procs").read_text().split()
                 # 0 is a process that this PID namespace does not show.
-                pids |= {int(pid) for pid in file.read_text().split() if pid != "0"}
+                pids |= {int(pid) for pid in listed if pid != "0"}
     return pids
 
 
@@ -114,11 +121,10 @@ def remove(lab: str, host: str | None = None, *, seconds: float = 5.0) -> None:
     deadline = time.monotonic() + seconds
     while remaining := find(lab, host):
         for top in remaining:
-            inner = [path for path in top.rglob("*") if path.is_dir()]
-            for folder in (*sorted(inner, reverse=True), top):
+            for folder, _, _ in os.walk(top, topdown=False):
                 # Busy for a moment while the kernel buries the last process.
                 with contextlib.suppress(OSError):
-                    folder.rmdir()
+                    Path(folder).rmdir()
         if time.monotonic() > deadline:
             raise RoostError(
                 f"control group {remaining[0]} cannot be removed",
