@@ -260,6 +260,7 @@ class _Forwarded(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         server = cast(_Forwarder, self.server)
         local: socket.socket = self.request
+        _send_at_once(local)
         address, port = server.target
         try:
             channel = server.transport.open_channel(
@@ -295,6 +296,16 @@ def _pump(source: socket.socket | paramiko.Channel, sink: socket.socket | parami
         # One end vanished, so nobody is left for the other direction either.
         _cut(source)
         _cut(sink)
+
+
+def _send_at_once(sock: object) -> None:
+    """Hold back no small packet until the one before it is acknowledged, which takes up to 40 ms.
+
+    A request is two writes (head, body), and so is the beginning of a streamed answer: both would
+    wait. Jump hosts and proxy commands have no TCP socket here; nothing is to be done for them.
+    """
+    if isinstance(sock, socket.socket) and sock.family in {socket.AF_INET, socket.AF_INET6}:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _cut(end: socket.socket | paramiko.Channel) -> None:
@@ -484,6 +495,7 @@ def _login(
     transport = client.get_transport()
     if transport is not None:
         transport.set_keepalive(_KEEPALIVE_S)
+        _send_at_once(transport.sock)
     return client
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import socketserver
 import subprocess
@@ -176,6 +177,32 @@ def test_tunnel_ends_with_its_threads_and_open_connections(sshd: Sshd, upper_por
             assert left_open.recv(1) == b""
         with pytest.raises(ConnectionRefusedError):
             exchange(tunnel.port, b"late")
+
+
+def test_tunnel_holds_no_small_packet_back(sshd: Sshd, upper_port: int) -> None:
+    """A request of two writes would wait up to 40 ms for an acknowledgement between them."""
+    with ssh.connect(sshd.host()) as remote, remote.tunnel(upper_port) as tunnel:
+        with socket.create_connection(("127.0.0.1", tunnel.port), 10) as client:
+            client.sendall(b"begun")
+            time.sleep(0.3)
+            ours = [
+                held
+                for held in gc.get_objects()
+                if isinstance(held, socket.socket) and held.fileno() >= 0 and held is not client
+                if held.getsockname()[1:2] == (tunnel.port,)
+                or (held.type == socket.SOCK_STREAM and _peer_port(held) == sshd.port)
+            ]
+            waiting = [held.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) for held in ours]
+        listening_accepted_and_to_sshd = 3
+        assert len(waiting) == listening_accepted_and_to_sshd
+        assert sum(map(bool, waiting)) == listening_accepted_and_to_sshd - 1
+
+
+def _peer_port(held: socket.socket) -> int | None:
+    try:
+        return int(held.getpeername()[1])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def test_tunnel_to_nothing_says_so(sshd: Sshd) -> None:
