@@ -110,14 +110,15 @@ def roost_preflight(
         hub_token: The site's, for the configs of gated repositories.
 
     Returns:
-        ``{errors, remarks, plan}``: texts, empty where there is nothing to say, and the plan with
-        its verdict. Remarks are warnings and notes, each beginning with its severity.
+        ``{errors, remarks, plan, lacks}``: texts, empty where there is nothing to say, the plan
+        with its verdict, and whether the host ``lacks`` ``weights`` or the ``image``. Remarks are
+        warnings and notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
-        return {"errors": str(error), "remarks": "", "plan": None}
+        return {"errors": str(error), "remarks": "", "plan": None, "lacks": None}
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -168,6 +169,10 @@ def roost_preflight(
         "errors": "\n".join(errors),
         "remarks": "\n".join(remarks),
         "plan": planned.model_dump(mode="json"),
+        "lacks": {
+            "weights": not all(snapshot.get("present") for snapshot in snapshots),
+            "image": image.get("status") != 200,
+        },
     }
 
 

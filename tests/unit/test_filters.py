@@ -36,8 +36,8 @@ def findings(
     image: dict[str, Any] = IMAGE_HERE,
     registry: dict[str, Any] = NOT_ASKED,
     check_mode: bool = False,
-) -> dict[str, str]:
-    found: dict[str, str] = filters.roost_preflight(
+) -> dict[str, Any]:
+    found: dict[str, Any] = filters.roost_preflight(
         wanted,
         probe or probe_output(),
         snapshots or [PRESENT, PRESENT],
@@ -70,6 +70,27 @@ def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
     found = findings(given(tmp_path))
     assert (found["errors"], found["remarks"]) == ("", "")
     assert found["plan"]["verdict"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "image", "lacks"),
+    [
+        ([PRESENT, PRESENT], IMAGE_HERE, (False, False)),
+        ([PRESENT, {"present": False, "bytes": 1}], IMAGE_HERE, (True, False)),
+        # What could not be asked for is not known to be there.
+        ([PRESENT, {"failed": True, "msg": "MODULE FAILURE"}], IMAGE_HERE, (True, False)),
+        ([PRESENT, PRESENT], IMAGE_ABSENT, (False, True)),
+        ([PRESENT, PRESENT], {"status": -1}, (False, True)),
+    ],
+)
+def test_what_the_host_lacks_is_what_was_not_seen_on_it(
+    tmp_path: Path,
+    snapshots: list[dict[str, Any]],
+    image: dict[str, Any],
+    lacks: tuple[bool, bool],
+) -> None:
+    found = findings(given(tmp_path), snapshots=snapshots, image=image)
+    assert tuple(found["lacks"][name] for name in ("weights", "image")) == lacks
 
 
 def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path: Path) -> None:
