@@ -111,8 +111,8 @@ def roost_preflight(
 
     Returns:
         ``{errors, remarks, plan, lacks}``: texts, empty where there is nothing to say, the plan
-        with its verdict, and whether the host ``lacks`` ``weights`` or the ``image``. Remarks are
-        warnings and notes, each beginning with its severity.
+        with its verdict, and whether the host ``lacks`` ``weights``, the ``image``, or something
+        to run ``containers``. Remarks are warnings and notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
@@ -172,6 +172,7 @@ def roost_preflight(
         "lacks": {
             "weights": not all(snapshot.get("present") for snapshot in snapshots),
             "image": image.get("status") != 200,
+            "containers": not facts.holds_containers(wanted.plain_registry),
         },
     }
 
@@ -195,7 +196,7 @@ def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -
     if answer.get("skipped") or answer.get("status") == 200:
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
-    if pulls.cause(said) == "tls" and (wanted.registry_mirror or "").startswith("http://"):
+    if pulls.cause(said) == "tls" and wanted.plain_registry:
         return  # the role container_host tells Docker that this one has none
     yield preflight.registry(said, wanted.spec.image, wanted.other_images, check_mode=check_mode)
 

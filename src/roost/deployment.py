@@ -126,6 +126,12 @@ class Deployment(BaseModel):
     gate: Gate
     lock_file: str
 
+    @property
+    def plain_registry(self) -> str | None:
+        """The mirror for images, if it has no TLS, as Docker calls it."""
+        mirror = self.registry_mirror or ""
+        return mirror.removeprefix("http://") if mirror.startswith("http://") else None
+
 
 def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deployment:
     """Resolve one host's inventory variables into its deployment.

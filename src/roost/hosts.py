@@ -53,6 +53,8 @@ class DockerFacts(_Facts):
     storage_driver: str
     runtimes: list[str]
     root: str | None = None
+    #: Registries that it speaks to without TLS, beside those of its own machine.
+    plain_registries: list[str] = []
 
     @property
     def major(self) -> int:
@@ -76,6 +78,9 @@ class HostFacts(_Facts):
     docker: DockerFacts | None
     docker_installed: bool
     docker_message: str
+    # Facts that were written down by an older roost do not say it.
+    docker_at_boot: bool = False
+    container_modules: bool = False
     containers: dict[str, list[int]]
     models_free_bytes: int | None
     models_filesystem: str | None
@@ -94,6 +99,19 @@ class HostFacts(_Facts):
             for name, ports in self.containers.items()
             if name == NAME or name.startswith(f"{NAME}-")
         }
+
+    def holds_containers(self, plain_registry: str | None) -> bool:
+        """Whether nothing is left to do to run containers here.
+
+        Args:
+            plain_registry: The site's registry without TLS, as ``host:port``, if it has one.
+        """
+        return (
+            self.docker is not None
+            and self.docker_at_boot
+            and self.container_modules
+            and (plain_registry is None or plain_registry in self.docker.plain_registries)
+        )
 
     @property
     def unified_memory(self) -> bool:
@@ -138,6 +156,8 @@ def parse(text: str) -> HostFacts:
         docker=docker,
         docker_installed=sections["docker"][0] != 127,
         docker_message=docker_message,
+        docker_at_boot=sections.get("docker_unit", (1, ""))[1].strip() == "enabled",
+        container_modules=sections.get("container_modules", (1, ""))[0] == 0,
         containers=_containers(*sections["containers"]),
         models_free_bytes=models_free,
         models_filesystem=models_filesystem,
@@ -194,12 +214,16 @@ def _docker(code: int, output: str) -> tuple[DockerFacts | None, str]:
         return None, _without_document(output)
     try:
         info = json.loads(output.splitlines()[-1])
+        configs = (info.get("RegistryConfig") or {}).get("IndexConfigs") or {}
         return (
             DockerFacts(
                 version=str(info["ServerVersion"]),
                 storage_driver=str(info["Driver"]),
                 runtimes=sorted(info.get("Runtimes") or {}),
                 root=info.get("DockerRootDir") or None,
+                plain_registries=sorted(
+                    name for name, registry in configs.items() if not registry["Secure"]
+                ),
             ),
             "",
         )

@@ -93,6 +93,12 @@ interfaces() {
     done
 }
 
+container_modules() {
+    # What Ansible's modules for Docker need of the Python that they run with; not imported, only
+    # looked for.
+    /usr/bin/python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("requests"))'
+}
+
 docker_root() {
     root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
     existing_parent "${root:-/var/lib/docker}"
@@ -125,4 +131,6 @@ section interfaces interfaces
 section routes cat /proc/net/route
 section watchdog cat /var/lib/roost/watchdog/state.json
 section watchdog_unit systemctl is-active roost-watchdog
+section docker_unit systemctl is-enabled docker
+section container_modules container_modules
 section python sh -c 'command -v python3'

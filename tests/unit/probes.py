@@ -26,6 +26,8 @@ def probe_output(**sections: Section) -> str:
         "gpu": (127, ""),
         "runtime_hook": (1, ""),
         "docker": (0, '{"ServerVersion":"20.10.24","Driver":"overlay2","Runtimes":{"runc":{}}}'),
+        "docker_unit": (0, "enabled"),
+        "container_modules": (0, ""),
         "containers": (0, ""),
         "disk_models": (0, _DF),
         "disk_docker": (0, _DF),

@@ -93,6 +93,17 @@ def test_what_the_host_lacks_is_what_was_not_seen_on_it(
     assert tuple(found["lacks"][name] for name in ("weights", "image")) == lacks
 
 
+@pytest.mark.parametrize(
+    ("mirror", "lacks"),
+    [(None, False), ("https://10.0.0.1:5000", False), ("http://10.0.0.1:5000", True)],
+)
+def test_a_registry_without_tls_that_docker_does_not_know_is_something_to_do(
+    tmp_path: Path, mirror: str | None, lacks: bool
+) -> None:
+    variables = {"registry_mirror": mirror} if mirror else {}
+    assert findings(given(tmp_path, **variables))["lacks"]["containers"] is lacks
+
+
 def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path: Path) -> None:
     head = "Filesystem 1K-blocks Used Available Capacity Mounted\n"
     disks = {"disk_models": 10**8, "disk_docker": 10**8, "disk_root": 9}

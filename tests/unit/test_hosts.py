@@ -98,6 +98,34 @@ def test_docker(code: int, output: str, installed: bool, running: bool) -> None:
     assert (facts.docker is not None) is running
 
 
+PLAIN = (
+    '{"ServerVersion":"28.2.2","Driver":"overlay2","RegistryConfig":{"InsecureRegistryCIDRs":'
+    '["127.0.0.0/8"],"IndexConfigs":{"10.0.0.1:5000":{"Name":"10.0.0.1:5000","Mirrors":[],'
+    '"Secure":false,"Official":false},"docker.io":{"Name":"docker.io","Mirrors":[],"Secure":true,'
+    '"Official":true}}}}'
+)
+
+
+@pytest.mark.parametrize(
+    ("sections", "registry", "holds"),
+    [
+        ({}, None, True),
+        ({"docker": (1, "Cannot connect to the Docker daemon")}, None, False),
+        ({"docker_unit": (1, "disabled")}, None, False),
+        ({"docker_unit": (1, "Failed to get unit file state for docker.service")}, None, False),
+        ({"container_modules": (1, "")}, None, False),
+        ({"container_modules": (127, "sh: /usr/bin/python3: not found")}, None, False),
+        ({}, "10.0.0.1:5000", False),
+        ({"docker": (0, PLAIN)}, "10.0.0.1:5000", True),
+        ({"docker": (0, PLAIN)}, "docker.io", False),
+    ],
+)
+def test_a_host_for_containers_has_all_that_a_deploy_would_see_to(
+    sections: dict[str, tuple[int, str]], registry: str | None, holds: bool
+) -> None:
+    assert hosts.parse(probe_output(**sections)).holds_containers(registry) is holds
+
+
 def test_gpu_runtime_from_hook_or_from_docker() -> None:
     with_runtime = '{"ServerVersion":"28","Driver":"overlay2","Runtimes":{"nvidia":{},"runc":{}}}'
     assert hosts.parse(probe_output(docker=(0, with_runtime))).gpu_runtime
