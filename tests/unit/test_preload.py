@@ -1,4 +1,4 @@
-"""That workers find the package imported."""
+"""That workers find the package imported, and the catalogue read."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ filters = load("filter", "roost")
 assert filters._missing is None, filters._missing
 late = {name for name in sys.modules if name.startswith("roost")} - before
 assert before and not late, late
+
+from roost import catalog
+assert catalog.builtin.cache_info().currsize == 1
 """
 
 
