@@ -33,7 +33,7 @@ options:
     type: dict
     required: true
   directory:
-    description: Where releases are recorded; it exists.
+    description: Where releases are recorded; made if need be.
     type: path
     required: true
   answer_timeout:

@@ -25,6 +25,15 @@ def serve(store: Store, release: str) -> None:
     store.served(release)
 
 
+def test_the_first_record_makes_the_directory(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "lib" / "roost" / "releases"), str(tmp_path / "run"))
+    assert (store.begun(), store.ids(), store.failure()) == (None, [], None)
+    store.end()
+    store.prune()
+    serve(store, "x-1")
+    assert store.ids() == ["x-1"]
+
+
 def test_a_turn_is_one_at_a_time_and_says_whose_it_is(store: Store) -> None:
     program = (
         "import sys, time; from roost.onhost.store import Store\n"

@@ -122,9 +122,12 @@ class Store:
         return content
 
     def write(self, content: Mapping[str, Any], *path: str) -> None:
-        """Write a file so that it is there whole or not at all, power cuts included."""
+        """Write a file so that it is there whole or not at all, power cuts included.
+
+        What there is to write into is made, :attr:`root` too.
+        """
         target = self.root.joinpath(*path)
-        target.parent.mkdir(mode=0o755, exist_ok=True)
+        target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.new")
         with draft.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
