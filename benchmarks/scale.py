@@ -1,7 +1,8 @@
 """What a deploy that has nothing to do costs, by number of hosts.
 
 The hosts are the lab's, with the stand-in engine, and all of them share this machine with the
-controller: what is measured is the work of both sides, on however many cores there are. Whole
+controller: what is measured is the work of both sides, on however many cores there are. Beside the
+time there is therefore the processor time of either side: on a fleet the hosts' is their own. Whole
 processes (``ansible-playbook deploy.yml``), the sizes in turn within each round, medians.
 
 ``make bench-scale``, or ``python benchmarks/scale.py --help``; as root, as the lab is.
@@ -19,11 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import yaml
 
-from roost.lab import build, controller, fixtures
+from roost.lab import build, cgroups, controller, fixtures
 from roost.lab.build.standin import standin_image
 from roost.lab.hosts import HostSpec
 from roost.lab.lab import Lab, LabSpec
@@ -69,24 +71,43 @@ def write_inventory(folder: Path, lab: Lab, image: str) -> Path:
     return folder
 
 
-def deploy(where: Path, hosts: Sequence[str]) -> tuple[float, float, int]:
-    """One run over these hosts: its seconds, the controller's CPU seconds, what it changed."""
-    argv = [BIN / "ansible-playbook", "deploy.yml", "-i", where, "--limit", ",".join(hosts)]
+@dataclass(frozen=True)
+class Cost:
+    """What one run took, in seconds: its time, the controller's CPU, the hosts' CPU."""
+
+    time: float
+    controller: float
+    hosts: float
+
+    def __str__(self) -> str:
+        return f"{self.time:.1f} s, CPU {self.controller:.1f} s here, {self.hosts:.1f} s on hosts"
+
+
+def deploy(lab: Lab, where: Path, hosts: Sequence[str]) -> tuple[Cost, int]:
+    """One run over these hosts: its cost, and what it changed."""
+    playbook = [str(BIN / "ansible-playbook"), "deploy.yml", "-i", str(where)]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1"}
     with tempfile.TemporaryFile("w+") as output:
+        before = cgroups.cpu_seconds(lab.spec.name)
         begun = time.monotonic()
         child = subprocess.Popen(
-            argv, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
+            [*playbook, "--limit", ",".join(hosts)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
         )
         _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - begun
+        on_hosts = cgroups.cpu_seconds(lab.spec.name) - before
         output.seek(0)
         said = output.read()
     if child.returncode != 0:
         sys.exit(f"{said}\ndeploy failed: exit code {child.returncode}")
     changed = sum(int(count) for count in re.findall(r" changed=(\d+) ", said))
-    return seconds, used.ru_utime + used.ru_stime, changed
+    return Cost(seconds, used.ru_utime + used.ru_stime, on_hosts), changed
 
 
 def main() -> None:
@@ -100,38 +121,41 @@ def main() -> None:
         build.build_all(lab.cache, _say)
         where = write_inventory(Path(folder), lab, standin_image(lab.cache, _say))
         names = sorted(lab.hosts)
-        seconds, _, _ = deploy(where, names)
-        _say(f"first deploy of {len(names)} hosts: {seconds:.1f} s")
-        runs: dict[int, list[tuple[float, float]]] = {size: [] for size in sizes}
+        first, _ = deploy(lab, where, names)
+        _say(f"first deploy of {len(names)} hosts: {first}")
+        runs: dict[int, list[Cost]] = {size: [] for size in sizes}
         for number in range(options.rounds):
             for size in sizes:
-                seconds, cpu, changed = deploy(where, names[:size])
+                cost, changed = deploy(lab, where, names[:size])
                 if changed:
                     sys.exit(
                         f"the deploy of {size} hosts changed {changed} things; nothing was new"
                     )
-                runs[size].append((seconds, cpu))
-                _say(
-                    f"round {number + 1}: {size} hosts {seconds:.1f} s, controller {cpu:.1f} s CPU"
-                )
+                runs[size].append(cost)
+                _say(f"round {number + 1}: {size} hosts {cost}")
     report(runs)
 
 
-def report(runs: dict[int, list[tuple[float, float]]]) -> None:
+def report(runs: dict[int, list[Cost]]) -> None:
     """The table for docs/performance.md."""
-    medians = {
-        size: tuple(statistics.median(column) for column in zip(*found, strict=True))
-        for size, found in runs.items()
-    }
-    first = min(medians)
-    print("| hosts | seconds | times one host | seconds a host more | controller CPU, s |")
-    print("|---|---|---|---|---|")
-    before = None
-    for size, (seconds, cpu) in medians.items():
-        more = "" if before is None else f"{(seconds - medians[before][0]) / (size - before):.2f}"
-        ratio = seconds / medians[first][0]
-        print(f"| {size} | {seconds:.1f} | {ratio:.2f} | {more} | {cpu:.1f} |")
-        before = size
+    print("| hosts | s | times one host | s a host more | CPU here, s | CPU on hosts, s |")
+    print("|---|---|---|---|---|---|")
+    one = None
+    before: tuple[int, float] | None = None
+    for size, found in runs.items():
+        median = Cost(
+            *(
+                statistics.median(getattr(cost, field.name) for cost in found)
+                for field in fields(Cost)
+            )
+        )
+        one = one or median.time
+        more = f"{(median.time - before[1]) / (size - before[0]):.2f}" if before else ""
+        print(
+            f"| {size} | {median.time:.1f} | {median.time / one:.2f} | {more} "
+            f"| {median.controller:.1f} | {median.hosts:.1f} |"
+        )
+        before = size, median.time
 
 
 if __name__ == "__main__":

@@ -38,6 +38,15 @@ def test_processes_are_those_of_all_groups_within(root: Path) -> None:
     assert cgroups.members("a", "h1") == {7, 12}
 
 
+def test_processor_time_is_that_of_all_hosts_whatever_the_hierarchy(root: Path) -> None:
+    (root / "memory/roost-lab.a.h2/cpuacct.usage").write_text("1500000000\n")
+    (root / "memory/roost-lab.b.h1/cpuacct.usage").write_text("7000000000\n")
+    (root / "pids/deeper/roost-lab.a.h1.scope/cpu.stat").write_text(
+        "usage_usec 250000\nuser_usec 200000\nsystem_usec 50000\n"
+    )
+    assert cgroups.cpu_seconds("a") == pytest.approx(1.75)
+
+
 def test_groups_are_removed_with_what_is_in_them(root: Path) -> None:
     cgroups.remove("a", "h1")
     assert cgroups.find("a") == [root / "memory/roost-lab.a.h2"]

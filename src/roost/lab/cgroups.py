@@ -106,6 +106,18 @@ def members(lab: str, host: str) -> set[int]:
     return pids
 
 
+def cpu_seconds(lab: str) -> float:
+    """Processor time that all hosts of a lab have used since they were started."""
+    used = 0.0
+    for top in find(lab):
+        if (file := top / "cpuacct.usage").is_file():
+            used += int(file.read_text()) / 1e9
+        elif (file := top / "cpu.stat").is_file():
+            said = dict(line.split() for line in file.read_text().splitlines())
+            used += int(said.get("usage_usec", 0)) / 1e6
+    return used
+
+
 def hosts(lab: str) -> set[str]:
     """Names of the hosts of a lab that have groups."""
     names = (path.name.removeprefix(_prefix(lab)) for path in find(lab))
