@@ -110,15 +110,16 @@ def roost_preflight(
         hub_token: The site's, for the configs of gated repositories.
 
     Returns:
-        ``{errors, remarks, plan, lacks}``: texts, empty where there is nothing to say, the plan
-        with its verdict, and whether the host ``lacks`` ``weights``, the ``image``, or something
-        to run ``containers``. Remarks are warnings and notes, each beginning with its severity.
+        ``{errors, remarks, plan, lacks, services}``: texts, empty where there is nothing to say,
+        the plan with its verdict, whether the host ``lacks`` ``weights``, the ``image``, or
+        something to run ``containers``, and what it has of roost's own ``services``. Remarks are
+        warnings and notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
-        return {"errors": str(error), "remarks": "", "plan": None, "lacks": None}
+        return {"errors": str(error), "remarks": "", "plan": None, "lacks": None, "services": None}
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -173,6 +174,12 @@ def roost_preflight(
             "weights": not all(snapshot.get("present") for snapshot in snapshots),
             "image": image.get("status") != 200,
             "containers": not facts.holds_containers(wanted.plain_registry),
+        },
+        "services": {
+            "units": facts.units,
+            "watchdog_at_boot": facts.watchdog_at_boot,
+            "watchdog_runs": facts.condition.watchdog is not None
+            and facts.condition.watchdog.active,
         },
     }
 

@@ -10,6 +10,7 @@ import csv
 import json
 import re
 from importlib import resources
+from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -81,6 +82,9 @@ class HostFacts(_Facts):
     # Facts that were written down by an older roost do not say it.
     docker_at_boot: bool = False
     container_modules: bool = False
+    watchdog_at_boot: bool = False
+    #: SHA-256 of roost's unit files by name, of those with owner and mode as a deploy writes them.
+    units: dict[str, str] = {}
     containers: dict[str, list[int]]
     models_free_bytes: int | None
     models_filesystem: str | None
@@ -158,6 +162,8 @@ def parse(text: str) -> HostFacts:
         docker_message=docker_message,
         docker_at_boot=sections.get("docker_unit", (1, ""))[1].strip() == "enabled",
         container_modules=sections.get("container_modules", (1, ""))[0] == 0,
+        watchdog_at_boot=sections.get("watchdog_at_boot", (1, ""))[1].strip() == "enabled",
+        units=_units(sections.get("units", (1, ""))[1]),
         containers=_containers(*sections["containers"]),
         models_free_bytes=models_free,
         models_filesystem=models_filesystem,
@@ -247,6 +253,11 @@ def _containers(code: int, output: str) -> dict[str, list[int]]:
         name, _, ports = line.partition("\t")
         containers[name] = sorted({int(port) for port in re.findall(r":(\d+)->", ports)})
     return containers
+
+
+def _units(output: str) -> dict[str, str]:
+    lines = (line.split() for line in output.splitlines())
+    return {Path(words[1]).name: words[0] for words in lines if len(words) == 2}
 
 
 def _meminfo(output: str) -> dict[str, int]:

@@ -99,6 +99,12 @@ container_modules() {
     /usr/bin/python3 -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("requests"))'
 }
 
+units() {
+    # Those that are as a deploy writes them, by what is in them.
+    find /etc/systemd/system -maxdepth 1 -name 'roost-*.service' -user root -group root -perm 0644 \
+        -exec sha256sum {} +
+}
+
 docker_root() {
     root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
     existing_parent "${root:-/var/lib/docker}"
@@ -131,6 +137,8 @@ section interfaces interfaces
 section routes cat /proc/net/route
 section watchdog cat /var/lib/roost/watchdog/state.json
 section watchdog_unit systemctl is-active roost-watchdog
+section watchdog_at_boot systemctl is-enabled roost-watchdog
+section units units
 section docker_unit systemctl is-enabled docker
 section container_modules container_modules
 section python sh -c 'command -v python3'

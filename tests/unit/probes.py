@@ -49,6 +49,8 @@ def probe_output(**sections: Section) -> str:
         "tcp6": (0, "  sl  local_address"),
         "watchdog": (1, "cat: /var/lib/roost/watchdog/state.json: No such file or directory"),
         "watchdog_unit": (3, "inactive"),
+        "watchdog_at_boot": (1, "Failed to get unit file state for roost-watchdog.service"),
+        "units": (0, ""),
         "python": (0, "/usr/bin/python3"),
     }
     assert not set(sections) - set(healthy)

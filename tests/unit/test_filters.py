@@ -93,6 +93,11 @@ def test_what_the_host_lacks_is_what_was_not_seen_on_it(
     assert tuple(found["lacks"][name] for name in ("weights", "image")) == lacks
 
 
+def test_services_are_those_that_the_probe_saw(tmp_path: Path) -> None:
+    found = findings(given(tmp_path))["services"]
+    assert found == {"units": {}, "watchdog_at_boot": False, "watchdog_runs": False}
+
+
 @pytest.mark.parametrize(
     ("mirror", "lacks"),
     [(None, False), ("https://10.0.0.1:5000", False), ("http://10.0.0.1:5000", True)],

@@ -126,6 +126,23 @@ def test_a_host_for_containers_has_all_that_a_deploy_would_see_to(
     assert hosts.parse(probe_output(**sections)).holds_containers(registry) is holds
 
 
+def test_services_as_a_deploy_left_them() -> None:
+    facts = hosts.parse(
+        probe_output(
+            watchdog_at_boot=(0, "enabled"),
+            units=(
+                0,
+                "ab12  /etc/systemd/system/roost-llm.service\n"
+                "cd34  /etc/systemd/system/roost-watchdog.service",
+            ),
+        )
+    )
+    assert facts.watchdog_at_boot
+    assert facts.units == {"roost-llm.service": "ab12", "roost-watchdog.service": "cd34"}
+    none = hosts.parse(probe_output(units=(1, "find: '/etc/systemd/system': No such file")))
+    assert (none.units, none.watchdog_at_boot) == ({}, False)
+
+
 def test_gpu_runtime_from_hook_or_from_docker() -> None:
     with_runtime = '{"ServerVersion":"28","Driver":"overlay2","Runtimes":{"nvidia":{},"runc":{}}}'
     assert hosts.parse(probe_output(docker=(0, with_runtime))).gpu_runtime
