@@ -155,3 +155,18 @@ def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site)
 def test_a_second_deploy_changes_nothing(site: Site) -> None:
     play = site.begin(tags="watchdog").end()
     assert play.changed == {site.host.name: 0}
+
+
+def test_what_was_changed_by_hand_is_put_right(site: Site) -> None:
+    """Units are written only where the preflight saw others: so it has to see those."""
+    site.sh("systemctl disable --now roost-watchdog")
+    site.sh("chmod 0666 /etc/systemd/system/roost-watchdog.service")
+    site.sh("echo '# mine' >> /etc/systemd/system/roost-llm.service")
+    play = site.begin(tags="all").end()
+    assert play.code == 0, play.output
+    assert play.changed == {site.host.name: 3}, play.output  # two units, one start
+    assert site.sh("systemctl is-active roost-watchdog; systemctl is-enabled roost-watchdog") == (
+        "active\nenabled\n"
+    )
+    assert site.sh("stat -c %a /etc/systemd/system/roost-watchdog.service") == "644\n"
+    assert "mine" not in site.sh("cat /etc/systemd/system/roost-llm.service")
