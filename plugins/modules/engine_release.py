@@ -179,6 +179,15 @@ def abandon(machine: Machine, store: stores.Store, wanted: Wanted) -> dict[str, 
     return transaction.abandon(machine, store, wanted, what)
 
 
+def outcome_of(store: stores.Store, release: str) -> dict[str, Any] | None:
+    """What became of a release; none if the last piece of work was about another.
+
+    A connection that was lost before this module began leaves the outcome of the deploy before.
+    """
+    outcome = store.outcome()
+    return outcome if outcome and outcome["release"] == release else None
+
+
 def main() -> None:
     """Entry point of the module."""
     module = AnsibleModule(
@@ -224,7 +233,7 @@ def main() -> None:
     )
     doing = transaction.serve
     if given["follow"]:
-        outcome = store.outcome()
+        outcome = outcome_of(store, release["id"])
         if outcome is None and store.begun() is None:
             outcome = {"outcome": "unknown", **nothing}
         if outcome is not None:

@@ -39,6 +39,13 @@ wanted = trial.Wanted("x-1", "roost-llm-1", "id", {}, {})
 print(json.dumps({**module.apart(place, wanted, doing), "kept": place.outcome()}))
 """
 
+FOLLOWS = """
+doing = lambda machine, store, wanted: {"outcome": "serves", "release": wanted.id}
+module.apart(place, wanted, doing)
+print(json.dumps({name: module.outcome_of(place, name) for name in ("x-1", "x-2")}))
+sys.exit()
+"""
+
 
 def apart(folder: Path, doing: str) -> dict[str, Any]:
     (folder / "releases").mkdir()
@@ -88,6 +95,11 @@ def test_a_killed_process_is_ended_by_the_one_that_waits(tmp_path: Path) -> None
     found = apart(tmp_path, doing)
     assert found["outcome"] == "abandoned"
     assert "was killed" in found["what"]
+
+
+def test_who_lost_the_connection_gets_no_outcome_of_another_release(tmp_path: Path) -> None:
+    found = apart(tmp_path, FOLLOWS)
+    assert found == {"x-1": {"outcome": "serves", "release": "x-1"}, "x-2": None}
 
 
 def test_the_work_outlives_whoever_waits_for_it(tmp_path: Path) -> None:
