@@ -623,6 +623,44 @@ def test_a_worker_that_is_killed_is_ended_by_who_waits_for_it(tmp_path: Path) ->
     every_step(tmp_path, check, Behaviour(answers=WRONG))
 
 
+def test_what_a_killed_trial_has_stopped_runs_again_though_the_next_cannot_begin(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, new = site.wanted("a"), site.wanted("b")
+    site.deploy(good)
+    assert kill(site, new, Behaviour(), 3)
+    assert site.machine.running() == [new.id]
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(site.store, "begin", full)
+    assert site.deploy(site.wanted("c"))["outcome"] == "untouched"
+    site.rests_with(good)
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_containers_that_were_cleared_away_after_a_kill_are_in_nobody_s_way(
+    tmp_path: Path, good: bool
+) -> None:
+    def check(site: Site, killed: bool) -> None:  # noqa: ARG001  # as `every_step` calls it
+        site.machine.reboot()
+        # `docker system prune`, by somebody who sees that nothing runs.
+        site.machine.found = {n: one for n, one in site.machine.found.items() if one.running}
+        nothing = not site.machine.found
+        behaviour = Behaviour() if good else Behaviour(exit_code=1)
+        result = site.deploy(site.wanted("c"), behaviour)
+        if good:
+            site.rests_with(site.wanted("c"))
+        elif nothing:
+            assert (result["outcome"], result["restored"]) == ("nothing", "")
+        else:
+            # What is called the current release is what runs.
+            assert site.machine.running() == [site.store.pointed("current")]
+
+    every_step(tmp_path, check, Behaviour())
+
+
 def test_a_release_whose_container_another_deploy_took_away(site: Site) -> None:
     good, new = site.wanted("a"), site.wanted("b")
     site.deploy(good)

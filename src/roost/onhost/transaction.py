@@ -129,8 +129,10 @@ def recover(machine: Machine, store: Store, trial: str = "") -> dict[str, Any] |
     swap = store.begun()
     if swap is None:
         return None
-    on_trial = machine.inspect(swap["container"])
-    if swap["phase"] == "passed" and not (on_trial and machine.inspect(NAME)):
+    on_trial, serving = machine.inspect(swap["container"]), machine.inspect(NAME)
+    # By its id: somebody may have cleared stopped containers away meanwhile, either one or both.
+    renamed = serving["Id"] == swap["id"] if serving else on_trial is not None
+    if swap["phase"] == "passed" and renamed:
         _finish(machine, store, swap)
         return {**swap, "way": "forwards"}
     if swap["container"] != trial:
@@ -163,13 +165,14 @@ def _swap(
     recovered: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     old = store.pointed("current") if serving else None
+    was_stopped = bool(recovered and recovered["served"])
     swap = {
         "phase": "trial",
         "new": wanted.id,
         "container": wanted.name,
+        "id": wanted.container,
         "old": old,
-        "served": bool(serving and serving["State"]["Running"])
-        or bool(recovered and recovered["served"]),
+        "served": bool(serving and (serving["State"]["Running"] or was_stopped)),
         "who": wanted.who,
     }
     try:
@@ -179,6 +182,8 @@ def _swap(
         what = f"its record cannot be written: {error}"
         with contextlib.suppress(MachineError):
             machine.remove(wanted.name)
+            if serving and was_stopped:
+                _up(machine)
         store.prune()
         return _result("untouched", wanted, failure=TrialError("record", what))
     try:
