@@ -18,7 +18,7 @@ from roost.onhost.chronicle import Chronicle
 from roost.onhost.docker_api import DockerApi
 from roost.onhost.endpoint import Reply
 from roost.onhost.engine_watch import EngineWatch
-from roost.onhost.machine import Machine, MachineError
+from roost.onhost.machine import RELIEVED, Machine, MachineError
 from roost.onhost.memory_guard import MemoryGuard
 from roost.onhost.store import Store
 from roost.onhost.vigil import Limits
@@ -428,6 +428,22 @@ def test_below_the_floor_the_engine_is_stopped_and_stays_so(memory: Memory, host
     assert "MemAvailable: 3072000 kB" in (case / "meminfo.txt").read_text()
     assert len((case / "processes.txt").read_text().splitlines()) > 2
     assert (case / "roost-llm.log").exists()
+
+
+@pytest.mark.parametrize("trouble", ["no room for the note", "systemd does not answer"])
+def test_nothing_that_fails_beside_it_keeps_the_engine_running(
+    memory: Memory, host: Host, store: Store, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    def fails(_name: str) -> None:
+        raise MachineError("systemctl stop roost-llm: timed out after 120 seconds")
+
+    if trouble == "no room for the note":
+        (store.runtime / RELIEVED).mkdir(parents=True)
+    else:
+        monkeypatch.setattr(host, "unit_stop", fails)
+    memory.look(3000)
+    assert f"killed {NAME}" in host.stopped
+    assert told(host) == ["stopped memory"]
 
 
 def test_the_dip_of_a_moment_is_none(memory: Memory, host: Host) -> None:

@@ -100,17 +100,21 @@ class MemoryGuard:
             "meminfo.txt": self._meminfo.read_text(),
             "processes.txt": evidence.processes(),
         }
-        # A deploy sees an engine end, and wants to know why.
-        self._store.runtime.mkdir(mode=0o755, exist_ok=True)
         note = {"containers": list(running.values()), "said": said}
-        (self._store.runtime / RELIEVED).write_text(json.dumps(note), encoding="utf-8")
+        # A deploy sees an engine end, and wants to know why; but where memory is short, /run may
+        # take nothing, and the engine must be stopped all the same.
+        with contextlib.suppress(OSError):
+            self._store.runtime.mkdir(mode=0o755, exist_ok=True)
+            (self._store.runtime / RELIEVED).write_text(json.dumps(note), encoding="utf-8")
         for name in running:
             with contextlib.suppress(MachineError):
                 self._docker.kill(name)
         by_deploy = self._store.holder() is not None
         if not by_deploy:
-            # A deploy brings back what served before; without one, nobody may.
-            self._machine.unit_stop(NAME)
+            # A deploy brings back what served before; without one, nobody may. What its unit starts
+            # all the same is stopped at the next look.
+            with contextlib.suppress(MachineError):
+                self._machine.unit_stop(NAME)
         case = self._chronicle.keep("memory", said, *running, before=before)
         self._chronicle.tell(
             "stopped", "memory", said, case=case, release=current, held=not by_deploy
