@@ -93,3 +93,25 @@ def test_a_kernel_that_tells_nothing(machine: Machine, tmp_path: Path) -> None:
     assert machine.kernel({"Id": "abc1"}) == []
     (tmp_path / "dmesg").unlink()
     assert isinstance(machine.kernel({"Id": "abc1"}), list)
+
+
+@pytest.mark.parametrize(
+    ("finished", "whole", "asked"),
+    [
+        ("0001-01-01T00:00:00Z", True, "--follow --tail=all"),
+        ("0001-01-01T00:00:00Z", False, "--follow --tail=100"),
+        ("2026-11-29T20:00:00Z", True, "--follow --tail=all --since=2026-11-29T20:00:05Z"),
+        # The lines on which its last life ended are no sign that this one ends.
+        ("2026-11-29T20:00:00Z", False, "--follow --tail=100 --since=2026-11-29T20:00:05Z"),
+    ],
+)
+def test_only_the_log_of_this_start_is_followed(
+    machine: Machine, tmp_path: Path, finished: str, whole: bool, asked: str
+) -> None:
+    program = tmp_path / "docker"
+    inspected = f"2026-11-29T20:00:05Z {finished}"
+    program.write_text(f'#!/bin/sh\n[ "$1" = inspect ] && echo {inspected} || echo "$@"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    with machine.follow("roost-llm", whole=whole) as log:
+        log.settle(10)
+    assert log.text() == f"logs {asked} roost-llm\n"

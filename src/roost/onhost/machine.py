@@ -169,7 +169,7 @@ class Follower(Log):
 
     Args:
         container: Its name.
-        whole: All since its last start, else the last hundred lines to begin with.
+        whole: All since its last start, else the last hundred lines of that to begin with.
 
     Attributes:
         begun: Monotonic seconds at which reading began.
@@ -182,14 +182,13 @@ class Follower(Log):
         self.begun = time.monotonic()
 
     def __enter__(self) -> Follower:
-        self._child = _logs("--follow", self._begin(), self._container)
+        self._child = _logs("--follow", *self._begin(), self._container)
         self._reader = threading.Thread(target=_read, args=(self._child, self), daemon=True)
         self._reader.start()
         return self
 
-    def _begin(self) -> str:
-        if not self._whole:
-            return "--tail=100"
+    def _begin(self) -> list[str]:
+        lines = "--tail=all" if self._whole else "--tail=100"
         shown = subprocess.run(
             [
                 *("docker", "inspect", self._container),
@@ -200,9 +199,10 @@ class Follower(Log):
             check=False,
         )
         started, _, finished = shown.stdout.strip().partition(" ")
-        # A container that is started again keeps its older log. One that never was started before
-        # has none, and then a clock that is set back loses no lines.
-        return "--tail=all" if finished.startswith("0001-") else f"--since={started}"
+        # A container that is started again keeps its older log, with the lines that its last life
+        # ended on. One that never was started before has none, and then a clock that is set back
+        # loses no lines.
+        return [lines] if finished.startswith("0001-") else [lines, f"--since={started}"]
 
     def settle(self, seconds: float) -> None:
         """Wait until the log has ended, as that of an ended container does."""
