@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -66,6 +67,18 @@ def test_who_waits_is_told_for_whom(store: Store) -> None:
         assert other.stdout
         other.stdout.readline()
         assert store.take_turn("ben@desk", 30).startswith("ann@desk, since ")
+
+
+def test_who_only_looks_whose_turn_it_is_has_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.take_turn("ben@desk", 0)
+    store.end_turn()
+    looking = os.open(store.runtime / "lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _: os.close(looking))
+    # The watchdog looks every few seconds; a deploy that may not wait meets it at times.
+    assert store.take_turn("ann@desk", 0) == ""
 
 
 def test_a_fork_keeps_the_turn_when_its_parent_is_gone(store: Store) -> None:

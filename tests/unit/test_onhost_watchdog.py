@@ -14,6 +14,7 @@ from tests.unit.deployments import deployment
 from tests.unit.test_onhost_vigil import series
 
 from roost.onhost import NAME, engine_watch, evidence
+from roost.onhost import store as stores
 from roost.onhost.chronicle import Chronicle
 from roost.onhost.docker_api import DockerApi
 from roost.onhost.endpoint import Reply
@@ -253,6 +254,7 @@ def test_a_deploy_that_begins_at_the_last_moment_comes_first(
     deploying = Store(str(store.root), str(store.runtime))
     deploying.take_turn("a deploy", 0)
     monkeypatch.setattr(store, "holder", lambda: None)
+    monkeypatch.setattr(stores, "GLANCE", 0)
     watch(600)
     deploying.end_turn()
     assert host.stopped == []

@@ -34,6 +34,8 @@ from typing import Any, Mapping
 
 #: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
+#: Seconds that those who look whose turn it is, one after another, may keep it from somebody.
+GLANCE = 2.0
 #: Where the last failure is kept.
 FAILED = "last-failed"
 
@@ -81,10 +83,13 @@ class Store:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                waited_for = self.holder() or "somebody"
-            if time.monotonic() > deadline:
+                holder = self.holder()
+            if holder is not None:
+                waited_for = holder or "somebody"
+            # None: somebody only looks whose turn it is.
+            if time.monotonic() > deadline + (GLANCE if holder is None else 0):
                 os.close(descriptor)
-                raise BusyError(waited_for)
+                raise BusyError(waited_for or "somebody")
             time.sleep(0.5)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{who}, since {now()}".encode(), 0)
