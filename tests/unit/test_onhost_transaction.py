@@ -691,6 +691,11 @@ def test_two_deploys_that_were_compared_before_either_began(site: Site) -> None:
 
 def test_leftovers_of_deploys_that_never_came_to_a_swap_are_swept_up(site: Site) -> None:
     site.machine.made(f"{NAME}-leftover", "older")  # created long ago, by the fake's clock
+    site.machine.made(f"{NAME}-waits", "of a deploy that has waited two hours for its turn")
+    made = time.gmtime(time.time() - 7200)
+    site.machine.found[f"{NAME}-waits"].created = time.strftime("%Y-%m-%dT%H:%M:%S.0Z", made)
     wanted = site.wanted()
     site.deploy(wanted)
+    assert set(site.machine.found) == {NAME, f"{NAME}-waits"}
+    site.machine.remove(f"{NAME}-waits")
     site.rests_with(wanted)

@@ -39,8 +39,9 @@ OLD = f"{NAME}-old"
 
 #: Seconds that an engine which has run for long may be unhealthy before it is started again.
 LATE_HEALTH = 30.0
-#: Seconds that a container which nobody started is left for the deploy that made it.
-FRESH = 3600.0
+#: Seconds that a container which nobody started is left for the deploy that made it, which may
+#: wait hours for its turn.
+FRESH = 86400.0
 #: Seconds that Docker may be away while a release is brought back.
 DOCKER_AWAY = 120.0
 
