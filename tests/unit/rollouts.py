@@ -29,6 +29,7 @@ class FakeFleet:
         judged_bad: Hosts on which the notebooks do.
         off: Hosts that cannot be reached.
         unprepared: Hosts that cannot be prepared.
+        no_docker: Hosts that cannot say what they serve until they are prepared.
         behind: Hosts behind a gateway.
         late: Those whose running requests do not end.
         never_alone: Nothing can be measured before the swap.
@@ -42,6 +43,7 @@ class FakeFleet:
     judged_bad: set[str] = field(default_factory=set)
     off: set[str] = field(default_factory=set)
     unprepared: set[str] = field(default_factory=set)
+    no_docker: set[str] = field(default_factory=set)
     behind: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
     never_alone: bool = False
@@ -55,13 +57,17 @@ class FakeFleet:
         def do(names: list[str]) -> None:
             for name in names:
                 key = {"gate": {"figures_key": KEY}}
-                found[name] = Serving(self.serves[name], True, self.kept, key)
+                if name not in self.no_docker:
+                    found[name] = Serving(self.serves[name], True, self.kept, key)
 
         found: dict[str, Serving] = {}
-        return found, self._step("look", hosts, do)
+        asked = list(hosts)
+        played = self._step("look", asked, do)
+        dumb = dict.fromkeys(self.no_docker & set(asked), "docker: no such file")
+        return found, Played({**dumb, **played.bad}, played.unreachable)
 
     def prepare(self, hosts: Iterable[str]) -> Played:
-        played = self._step("prepare", hosts, lambda _: None)
+        played = self._step("prepare", hosts, lambda names: self.no_docker.difference_update(names))
         return Played({**played.bad, **dict.fromkeys(self.unprepared, "no disk")})
 
     def deploy(self, hosts: Iterable[str]) -> Played:

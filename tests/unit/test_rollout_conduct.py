@@ -156,6 +156,23 @@ def test_a_host_that_is_lost_in_the_middle_is_stuck_and_said(tmp_path: Path) -> 
     assert done.batches[1].verdict == "failing"
 
 
+def test_what_serves_is_known_of_a_host_whose_docker_was_down(tmp_path: Path) -> None:
+    fleet = four(no_docker={"a", "b"}, judged_bad={"a"})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.hosts["a"].verdict == "back"
+    assert fleet.steps[:3] == ["look a,b,c,d", "prepare a,b,c,d", "look a,b"]
+    assert set(fleet.serves.values()) == {OLD}
+
+
+def test_no_host_is_swapped_that_does_not_say_what_it_serves(tmp_path: Path) -> None:
+    fleet = four(no_docker={"b"})
+    fleet.prepare = lambda hosts: fleet._step("prepare", hosts, lambda _: None)  # type: ignore[method-assign]
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.verdict == "refused"
+    assert done.reason.startswith("b does not say what it serves; no host was swapped\nb: docker:")
+    assert not any(step.startswith("deploy") for step in fleet.steps)
+
+
 def test_nothing_to_go_back_to_is_said(tmp_path: Path) -> None:
     fleet = FakeFleet({"a": None, "b": NEW}, judged_bad={"a", "b"})
     done = conduct(tmp_path, fleet, new_rollout({"a": "gb10", "b": "gb10"}, "2"))

@@ -92,17 +92,28 @@ class Conductor:
         found, looked = self._hosts.look(hosts)
         if looked.unreachable:
             return _listed("not reached, and nothing was changed", looked.bad)
-        for name, serving in found.items():
-            hosts[name].before = self._judged_before(hosts[name], serving)
-        self._keep()
+        self._keep_before(found)
         prepared = self._hosts.prepare(hosts)
         for name, seconds in prepared.seconds.items():
             hosts[name].seconds["prepare"] = round(seconds, 1)
         if prepared.bad:
             return _listed("cannot be prepared; no host was swapped", prepared.bad)
+        # Without Docker a host says nothing; it has it now. Not known is not nothing to go back to.
+        if silent := [name for name in hosts if name not in found]:
+            found, looked = self._hosts.look(silent)
+            if looked.bad:
+                what = "does not say what it serves; no host was swapped"
+                return _listed(what, looked.bad)
+            self._keep_before(found)
         self._rollout.prepared = True
         self._keep()
         return ""
+
+    def _keep_before(self, found: Mapping[str, Serving]) -> None:
+        for name, serving in found.items():
+            host = self._rollout.hosts[name]
+            host.before = self._judged_before(host, serving)
+        self._keep()
 
     def _judged_before(self, host: HostRecord, serving: Serving) -> str | None:
         """The release to go back to: what serves, or what served before nobody judged that."""
