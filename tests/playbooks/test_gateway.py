@@ -80,11 +80,11 @@ class Fleet:
         header, *rows = [line.split(",") for line in said.splitlines() if line]
         return {row[1]: row[header.index("status")] for row in rows}
 
-    def stream(self, words: int = WORDS) -> str:
+    def stream(self, words: int = WORDS, key: str = KEY) -> str:
         """One streaming request through the gateway; what went wrong, or nothing."""
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": words, "stream": True}
         connection = http.client.HTTPConnection(str(self.gate.address), 8080, timeout=60)
-        headers = {"Authorization": f"Bearer {KEY}"}
+        headers = {"Authorization": f"Bearer {key}"}
         got, line = 0, b""
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
@@ -199,3 +199,14 @@ def test_a_fleet_is_deployed_under_load_and_no_request_is_lost(fleet: Fleet) -> 
         time.sleep(1)
     assert load.lost == []
     assert load.whole > 100
+
+
+def test_what_a_failed_run_has_written_is_read_by_the_next(fleet: Fleet) -> None:
+    """Though that one has nothing to write: a key that was taken away must not stay good."""
+    keys = json.dumps({"gateway_api_keys": {"tests": KEY, "others": f"{KEY}-2"}})
+    assert fleet.configure().code == 0
+    assert fleet.configure("-e", keys, "-e", "gateway_certificate=/nowhere.pem").code != 0
+    assert fleet.stream(key=f"{KEY}-2").startswith("HTTP 401")
+    after = fleet.configure("-e", keys)
+    assert (after.code, after.changed[fleet.gate.name]) == (0, 2), after.output
+    assert not fleet.stream(key=f"{KEY}-2").startswith("HTTP 401")

@@ -166,6 +166,12 @@ def test_two_hosts_behind_a_mirror_and_behind_a_bundle(
         assert KEY not in play.output
         assert HUB_TOKEN not in play.output
         assert fleet.set_up(mirror_hub_token=HUB_TOKEN, **sources).changed == {mirror.name: 0}
+        # What a run wrote that was killed before it restarted anything is not left unread.
+        running = sh(mirror, "cat /run/roost-mirror/nginx.pid")
+        sh(mirror, "touch /etc/roost-mirror/registry-0.yml")
+        assert fleet.set_up(mirror_hub_token=HUB_TOKEN, **sources).changed[mirror.name]
+        assert sh(mirror, "cat /run/roost-mirror/nginx.pid") != running
+        assert fleet.set_up(mirror_hub_token=HUB_TOKEN, **sources).changed == {mirror.name: 0}
 
         # Nobody without the key, and nobody from elsewhere.
         asked = f"{fleet.url}/api/models/{MODEL}/revision/{commit}?blobs=true"
