@@ -22,7 +22,7 @@ from roost import releases
 ROOT = Path(__file__).parents[2]
 
 STANDINS = {
-    "release_facts": "said = {'busy': None}",
+    "release_facts": "said = {{'busy': {busy!r}}}",
     # The real one is far too long for what is asked here; it is told its outcome by its release.
     "engine_release": """
 sys.path.insert(0, {src!r})
@@ -47,29 +47,35 @@ print(json.dumps({{'changed': False, **said}}))
 """
 
 
-def run(folder: Path, made: Gateway, hosts: dict[str, dict[str, Any]]) -> str:
-    """Swap on these hosts as the role does, from the drain on; what Ansible said."""
+def run(
+    folder: Path, made: Gateway, hosts: dict[str, dict[str, Any]], busy: str | None = None
+) -> str:
+    """Swap on these hosts as the role does, from the drain on; what Ansible said.
+
+    Args:
+        folder: For all that it needs.
+        made: The gateway before them.
+        hosts: Their variables.
+        busy: Who deploys them at the moment.
+    """
     library = folder / "library"
     seen = folder / "seen"
     for made_up in (library, seen):
         made_up.mkdir()
     paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
     for name, body in STANDINS.items():
-        text = (
-            body.format(src=str(ROOT / "src"), paths=paths, seen=str(seen))
-            if "{src" in body
-            else body
-        )
+        text = body.format(src=str(ROOT / "src"), paths=paths, seen=str(seen), busy=busy)
         (library / f"{name}.py").write_text(MODULE.format(body=text))
     wanted = deployment(folder).model_dump(mode="json")
     common = {
         "ansible_connection": "local",
         "ansible_python_interpreter": sys.executable,
+        # A condition outside of the role sees none of its variables.
+        **yaml.safe_load((ROOT / "roles/llm_server/defaults/main.yml").read_text()),
+        **yaml.safe_load((ROOT / "roles/llm_server/vars/main.yml").read_text()),
         "llm_server_deployment": wanted,
         "__llm_server_container": {"container": {"Id": "c", "Name": "/roost-llm-new"}},
         "__llm_server_key": {"changed": False},
-        # A condition outside of the role sees none of its variables.
-        **yaml.safe_load((ROOT / "roles/llm_server/vars/main.yml").read_text()),
         "gateway_drain_timeout": 10,
         "gateway_return_timeout": 10,
     }
@@ -163,3 +169,14 @@ def test_what_cannot_be_drained_is_not_swapped(tmp_path: Path) -> None:
     assert "one: it was not drained, and nothing was changed why: no other host would be" in text
     assert "fix: deploy hosts one after another" in text
     assert said.count("fatal:") == 1
+
+
+def test_a_host_that_another_deploy_works_on_is_not_drained(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        one = {"outcome": "serves", "llm_server_turn_timeout": 6}
+        said = run(tmp_path, made, {"one": one}, busy="ann@desk deploys x-1")
+        states = {server.name: server.state for server in made.haproxy.servers()}
+    assert "one: another deploy is at work on this host (ann@desk deploys x-1)" in said
+    assert "deploy again when that has ended; nothing was changed" in said
+    assert states == {"one": "ready", "two": "ready"}
+    assert not list((tmp_path / "seen").iterdir())
