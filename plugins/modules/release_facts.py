@@ -154,8 +154,12 @@ def engine(machine: Machine, deployment: dict[str, Any] | None) -> dict[str, Any
         "failure": None,
     }
     if running and deployment:
-        reply = endpoint_of(deployment).get(deployment["health_path"], 5.0)
-        found["healthy"] = reply.status == 200
+        try:
+            endpoint = endpoint_of(deployment)
+        except OSError as error:
+            what = f"the key of the endpoint cannot be read: {error}; a deploy writes it again"
+            raise MachineError(what) from None
+        found["healthy"] = endpoint.get(deployment["health_path"], 5.0).status == 200
     if container and not found["healthy"] and (running or unit["ActiveState"] in ENDED):
         failure = TrialError(
             "health" if running else "engine",

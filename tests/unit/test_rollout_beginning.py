@@ -148,8 +148,9 @@ def test_a_second_rollout_of_an_inventory_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / record.FILE).write_text("{")
-    with pytest.raises(RoostError, match=record.FILE):
+    with pytest.raises(RoostError, match=record.FILE) as caught:
         record.read(tmp_path)
+    assert "move its folder elsewhere" in caught.value.fix
 
 
 # The command, and the playbook

@@ -155,7 +155,11 @@ def read(folder: Path) -> Rollout:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise RoostError(f"{folder / FILE}: {where}: {first['msg']}") from None
+        raise RoostError(
+            f"{folder / FILE}: {where}: {first['msg']}",
+            why="it is damaged, or of another version of roost",
+            fix="move its folder elsewhere; what a rollout has changed, its hosts know",
+        ) from None
 
 
 def of_inventory(runs_dir: Path, inventory: Path) -> Iterator[tuple[Path, Rollout]]:
