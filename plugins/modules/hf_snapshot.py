@@ -922,12 +922,10 @@ class Snapshot:
                 )
 
     def remove(self) -> None:
-        """Out of sight with one rename, then gone."""
-        doomed = self.dest.with_name(f".{self.dest.name}.removed")
-        shutil.rmtree(doomed, ignore_errors=True)
+        """Out of sight with one rename, then gone; what a kill leaves is a partial download."""
+        shutil.rmtree(self.partial, ignore_errors=True)
         if self.dest.exists():
-            self.dest.rename(doomed)
-        shutil.rmtree(doomed, ignore_errors=True)
+            self.dest.rename(self.partial)
         shutil.rmtree(self.partial, ignore_errors=True)
         with contextlib.suppress(OSError):
             self.dest.parent.rmdir()  # its last revision

@@ -245,6 +245,24 @@ def test_absent_removes_a_revision_and_what_is_left_of_its_download(site: Site) 
     assert not site.ensure(state="absent")["changed"]
 
 
+def test_what_a_killed_removal_leaves_is_found_by_the_next(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.ensure()
+
+    def killed(path: Path, **_: object) -> None:
+        if path.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hf_snapshot.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            site.ensure(state="absent")
+    assert not site.dest.exists()
+    assert site.ensure(state="absent")["changed"]
+    assert not site.dest.parent.exists()
+
+
 def test_absent_leaves_other_revisions(site: Site) -> None:
     site.ensure()
     other = site.dest.with_name("0" * 40)
