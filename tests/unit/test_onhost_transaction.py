@@ -390,11 +390,12 @@ def test_an_answer_that_holds_the_key_is_told_without_it(site: Site, tmp_path: P
     assert key not in (site.store.root / "last-failed" / "why.json").read_text()
 
 
-def test_what_has_died_is_told_and_kept_before_it_is_started_again(site: Site) -> None:
+@pytest.mark.parametrize("unit", ["failed", "activating"])  # given up, or in a pause between starts
+def test_what_has_died_is_told_and_kept_before_it_is_started_again(site: Site, unit: str) -> None:
     wanted = site.wanted()
     site.deploy(wanted, Behaviour(log=("RuntimeError: it was this",)))
     container = site.machine.found[NAME]
-    container.running, container.exit_code, site.machine.gave_up = False, 3, "failed"
+    container.running, container.exit_code, site.machine.gave_up = False, 3, unit
     site.machine.killed = ["[1.0] Memory cgroup out of memory: Killed process 7 (vllm)"]
     result = site.deploy(wanted)
     assert (result["outcome"], result["failure"]) == ("serves", None)

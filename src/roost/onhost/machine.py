@@ -130,8 +130,8 @@ class Machine:
         self._run("systemctl", "start", "docker", check=False)
 
     def unit(self, name: str) -> dict[str, str]:
-        """State of a unit: ActiveState, UnitFileState, Result, NRestarts and the like."""
-        wanted = "ActiveState,SubState,UnitFileState,Result,NRestarts,ExecMainStatus"
+        """State of a unit: ActiveState, UnitFileState and NRestarts."""
+        wanted = "ActiveState,UnitFileState,NRestarts"
         shown = self._run("systemctl", "show", f"--property={wanted}", name)
         return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 

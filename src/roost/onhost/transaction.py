@@ -388,9 +388,10 @@ def _died(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any] | No
     """Keep what is known of an engine that served and has ended by itself, before it is started
     again or replaced.
     """
-    container, unit = machine.inspect(NAME), machine.unit(NAME)
-    gave_up = unit["ActiveState"] == "failed" or unit.get("SubState") == "auto-restart"
-    if container is None or container["State"]["Running"] or not gave_up:
+    container = machine.inspect(NAME)
+    # Given up, or in one of the pauses before a further attempt.
+    by_itself = machine.unit(NAME)["ActiveState"] in {"failed", "activating"}
+    if container is None or container["State"]["Running"] or not by_itself:
         return None
     what = f"{ended(container)} while it served"
     failure = TrialError(
