@@ -23,12 +23,11 @@ from roost import catalog, quality, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
-from roost.measure import harness, metrics, points, statistics, suites, throttling
+from roost.measure import harness, metrics, points, running, statistics, suites, throttling
 from roost.measure.checks import Check, Evidence, Figure, Target
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
-from roost.measure.verify import keep_host, keep_log
 from roost.runs import PROGRESS, text, write_atomically
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a
@@ -436,8 +435,8 @@ def _conclude(session: Session, broke: str) -> Evidence:
     samples = throttling.table(session.watches)
     if samples.rows:
         session.evidence.tables[throttling.FILE] = samples
-    keep_log(session.target, session.evidence)
-    keep_host(session.target, session.evidence)
+    running.keep_log(session.target, session.evidence)
+    running.keep_host(session.target, session.evidence)
     session.progress("stopped" if broke else "done")
     return session.evidence
 

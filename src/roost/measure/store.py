@@ -23,7 +23,7 @@ from roost.errors import RoostError, UsageError
 from roost.measure import points, throttling
 from roost.measure.checks import Figure
 from roost.measure.points import METRICS, Benchmark
-from roost.measure.verify import HOST
+from roost.measure.running import HOST
 from roost.parquet import read as read_parquet
 from roost.root import repository_root
 from roost.runs import RESULT
@@ -281,7 +281,7 @@ class Frames:
             ``drafter``, ``engine_version``, ``driver``, ``checks``, ``failed``, ``folder``.
         checks: A row a check: ``id``, ``ok``, ``outcome``, ``expected``, ``observed``, ``why``,
             ``fix``.
-        figures: A row a figure, with its ``key`` and :class:`roost.measure.verify.Figure`'s fields.
+        figures: A row a figure, with its ``key`` and :class:`roost.measure.checks.Figure`'s fields.
         points: A row a benchmark's point and metric: ``value`` with its 95 % interval ``low`` to
             ``high`` (NaN where there is none) over ``n`` independent values.
         problems: A message for each folder that could not be read as a whole.
