@@ -190,6 +190,37 @@ def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) ->
     assert bench.said[-1].startswith("smoke: point 2 of 2, stopped")
 
 
+@pytest.mark.parametrize(
+    ("change", "check", "why"),
+    [
+        ("depth", "command", "word "),
+        ("image", "image_digest", "roost-llm runs another image"),
+        ("gone", "container", "No such container"),
+    ],
+)
+def test_nothing_is_measured_of_what_is_not_pinned(
+    change: str, check: str, why: str, bench: Bench
+) -> None:
+    """Figures of an older release must not carry the lock of the one that was not deployed yet."""
+    container = Container.of(deployment(bench.folder, port=bench.engine.port))
+    if change == "depth":
+        command = container.inspect["Config"]["Cmd"]
+        at = next(at for at, word in enumerate(command) if "num_speculative_tokens" in word)
+        command[at] = command[at].replace('"num_speculative_tokens":', '"num_speculative_tokens":1')
+    elif change == "image":
+        container.image["RepoDigests"] = ["i@sha256:" + "6" * 64]
+    container.install(bench.folder / "bin")
+    if change == "gone":
+        docker = bench.folder / "bin" / "docker"
+        docker.write_text("#!/bin/sh\necho 'Error: No such container: roost-llm' >&2\nexit 1\n")
+    evidence, measured = bench.measure()
+    assert {check, "suite"} <= set(failed(evidence))
+    assert why in failed(evidence)[check]
+    assert "roost-llm is not what was to be measured" in failed(evidence)["suite"]
+    assert (measured.complete, measured.cells, evidence.figures) == (False, [], {})
+    assert bench.engine.requests == []
+
+
 def test_an_engine_that_is_down_is_one_failed_check(bench: Bench) -> None:
     bench.engine.chat_status = 500
     evidence, measured = bench.measure()

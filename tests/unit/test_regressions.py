@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from tests.unit import stand_in_engine, stand_in_harness
 from tests.unit.deployments import deployment
-from tests.unit.stand_in_engine import Engine
+from tests.unit.stand_in_engine import Container, Engine
 from tests.unit.test_measure_compare import result
 
 from roost.inventory import Connection, Host
@@ -37,12 +37,17 @@ NOISE = 0.015
 class InProcess:
     """A host whose ``docker exec`` is the stand-in load generator, without a process each."""
 
+    def __init__(self, container: Container) -> None:
+        self.docker = {"container": container.inspect, "image": container.image}
+
     def run(
         self,
         argv: Sequence[str],
         input: str | None = None,  # noqa: A002
         timeout: float = 0,  # noqa: ARG002
     ) -> Completed:
+        if argv[0] == "docker" and argv[1] in self.docker:
+            return Completed(0, json.dumps([self.docker[argv[1]]]), "")
         if argv[:2] != ["docker", "exec"]:
             return Completed(127, "", "not found")
         out, before = io.StringIO(), sys.stdin
@@ -73,7 +78,9 @@ class Bench:
         (self.folder / "scenario.json").write_text(json.dumps(said))
         host = Host("host-01", {}, Connection(address="127.0.0.1", local=True))
         with Client(f"http://127.0.0.1:{self.engine.port}") as client:
-            target = Target(host, self.deployment, InProcess(), client=client)
+            target = Target(
+                host, self.deployment, InProcess(Container.of(self.deployment)), client=client
+            )
             found = benchmark.measure(target, self.plan, folder=self.folder, say=lambda _: None)
         return points.of(found)
 

@@ -137,6 +137,7 @@ def measure(
     session = Session(target=target, plan=plan, cells=plan.cells, folder=folder, say=say)
     broke = ""
     try:
+        _require_pinned(session)
         _within_context(session)
         with _prepared(session):
             for cell in session.cells:
@@ -147,6 +148,23 @@ def measure(
 
 
 # --- before the load ------------------------------------------------------------------------------
+
+
+def _require_pinned(session: Session) -> None:
+    """A figure is of what runs, and is filed under what is pinned: they must be the same.
+
+    Raises:
+        RoostError: There is no way to the host, or it runs something else.
+    """
+    _remote(session)
+    made = running.container_checks(session.target)
+    session.evidence.checks += made
+    if wrong := [check for check in made if not check.ok]:
+        raise RoostError(
+            f"{_name(session)} is not what was to be measured",
+            why=", ".join(check.id for check in wrong) + ": nothing was measured",
+            fix=running.DEPLOY,
+        )
 
 
 def _within_context(session: Session) -> None:
