@@ -5,7 +5,7 @@ pyarrow takes a quarter of a second to import, so it is imported where a file is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,29 +30,48 @@ class Table:
         import pyarrow as pa
         import pyarrow.parquet
 
-        kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-        schema = pa.schema([(name, kinds[kind]) for name, kind in self.columns.items()])
         out = pa.BufferOutputStream()
-        pa.parquet.write_table(
-            pa.Table.from_pylist(self.rows, schema), out, compression="zstd", version="2.6"
-        )
+        table = pa.Table.from_pylist(self.rows, schema(self.columns))
+        pa.parquet.write_table(table, out, compression="zstd", version="2.6")
         return bytes(out.getvalue().to_pybytes())
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(
+    path: Path, columns: Mapping[str, type], may_lack: Set[str] = frozenset()
+) -> list[dict[str, Any]]:
     """The rows of a file.
 
+    Args:
+        path: The file.
+        columns: As of the :class:`Table` that it was written from.
+        may_lack: Columns of which a value may be unknown.
+
     Raises:
-        RoostError: It is not there, or is no Parquet.
+        RoostError: It is not there, is no Parquet, or has not these columns.
     """
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
         with path.open("rb") as stream:
-            return list(pa.parquet.read_table(stream).to_pylist())
+            found = pa.parquet.read_table(stream)
     except OSError as error:
         # Also what pyarrow raises for a file that was cut off.
         raise RoostError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
     except pa.ArrowException as error:
         raise RoostError(f"{path}: no Parquet file", why=str(error).splitlines()[0]) from None
+    try:
+        table = found.select(list(columns)).cast(schema(columns))
+    except (KeyError, pa.ArrowException) as error:
+        raise RoostError(f"{path}: another table than it should be", why=str(error)) from None
+    if gaps := [name for name in columns if table[name].null_count and name not in may_lack]:
+        raise RoostError(f"{path}: rows without {' or '.join(gaps)}")
+    return list(table.to_pylist())
+
+
+def schema(columns: Mapping[str, type]) -> Any:
+    """Arrow's schema of these columns."""
+    import pyarrow as pa
+
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    return pa.schema([(name, kinds[kind]) for name, kind in columns.items()])

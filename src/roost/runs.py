@@ -73,6 +73,13 @@ class Result(BaseModel):
     finished: dt.datetime
     checks: list[Check]
     figures: dict[str, Figure] = Field(default_factory=dict)
+    command: list[str] = Field(
+        default_factory=list, description="the container's, entrypoint first: all its settings"
+    )
+    env: dict[str, str] = Field(default_factory=dict, description="the container's")
+    trial: bool = Field(
+        False, description="of variables that won over the inventory's: not what the host is for"
+    )
     diagnosis: list[dict[str, Any]] = Field(
         default_factory=list, description="of a run that failed: as `roost diagnose --json` has it"
     )
@@ -133,6 +140,7 @@ class Run:
     host: Host
     deployment: Deployment
     started: dt.datetime
+    trial: bool = False
 
     def finish(self, evidence: Evidence) -> Result:
         """Write everything into the folder and return the result."""
@@ -155,6 +163,9 @@ class Run:
             finished=dt.datetime.now(dt.UTC),
             checks=evidence.checks,
             figures=evidence.figures,
+            command=[*self.deployment.spec.entrypoint, *self.deployment.spec.command],
+            env=self.deployment.spec.env,
+            trial=self.trial,
             diagnosis=[asdict(cause) for cause in causes],
         )
         write(self.folder, result, evidence.artefacts, evidence.tables)
@@ -206,17 +217,18 @@ def start(
     text("host", host)
     started = dt.datetime.now(dt.UTC)
     chosen = inventories.load(inventory).host(host)
+    changed = mapping("variables", variables)
     if release is not None:
         resolved = _released(Path(text("release", release)))
     else:
-        given = {**chosen.variables, **mapping("variables", variables)}
+        given = {**chosen.variables, **changed}
         resolved = deployment.from_variables(host, given, repository_root())
     if run_dir is not None:
         folder = Path(text("run_dir", run_dir)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
     else:
         folder = new_folder(repository_root() / text("runs_dir", runs_dir), host, resolved.recipe)
-    return Run(notebook, folder, chosen, resolved, started)
+    return Run(notebook, folder, chosen, resolved, started, trial=bool(changed))
 
 
 def _released(file: Path) -> Deployment:

@@ -223,6 +223,44 @@ def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
     assert sudden.why == "changed meanwhile: driver; 3 runs; a trend needs 5"
 
 
+def test_a_step_within_the_tolerance_is_none(site: Path) -> None:
+    for day in range(2):
+        measure(site, "spark-01", day, speed=100 - 15 * day)
+    assert not look(site)[1]["drift spark-01 spec-bench"].ok
+    assert look(site, tolerance=0.3)[1]["drift spark-01 spec-bench"].ok
+
+
+def test_runs_that_an_older_roost_kept_have_a_step_too(site: Path) -> None:
+    for day in range(2):
+        folder = measure(site, "spark-01", day, speed=100 - 15 * day)
+        kept = json.loads((folder / "result.json").read_text())
+        del kept["finished"], kept["lock"]["file"]
+        (folder / "result.json").write_text(json.dumps(kept))
+    assert not look(site)[1]["drift spark-01 spec-bench"].ok
+
+
+def test_what_was_only_tried_is_no_run_of_the_host(site: Path) -> None:
+    """Points of a search and comparisons of old runs say nothing of what a host serves."""
+    pins = Pins(file="roost.lock.yml", image="i@sha256:" + "6" * 64, model="m@0", drafter="d@0")
+    for host in HOSTS:
+        measure(site, host)
+    measure(site, "spark-01", 1, speed=50.0, trial=True, lock=pins)
+    keep(site / "runs", "z", notebook="compare", started=NOW + dt.timedelta(days=2), lock=pins)
+    begun, checks = look(site)
+    assert [key for key, one in checks.items() if not one.ok] == []
+    assert len(begun.of("spark-01")) == 1
+
+
+def test_another_command_is_another_thing(site: Path) -> None:
+    for host in HOSTS:
+        depth = "8" if host == "spark-02" else "4"
+        command = ["vllm", "serve", "/model", "--max-num-seqs", depth]
+        measure(site, host, command=command)
+    check = look(site)[1]["same command"]
+    assert not check.ok
+    assert check.observed == ("4: spark-01, spark-03, spark-04, spark-05, spark-06; 8: spark-02")
+
+
 def test_drift_is_rarely_noise(site: Path) -> None:
     """The made runs differ by 1 % from repetition to repetition and by nothing else."""
     for day in range(8):

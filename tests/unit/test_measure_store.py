@@ -72,12 +72,17 @@ def test_no_run_gives_frames_with_their_columns(tmp_path: Path) -> None:
         measure.load_runs(tmp_path / "nowhere")
 
 
+MADE = {"ok": True, "notebook": "x"}
 BROKEN = {
     "empty": ({}, "no result.json (the run was killed, or is still going on)"),
     "cut": ({"result.json": '{"ok": tr'}, "result.json: no JSON"),
     "list": ({"result.json": "[]"}, "result.json: no JSON object"),
     "deep": ({"result.json": "[" * 100_000}, "result.json: no JSON"),
-    "lacking": ({"result.json": '{"ok": true, "notebook": "x"}'}, "started: Field required"),
+    "year": (
+        {"result.json": '{"ok": true, "notebook": "x", "started": "0001-01-01T00:00Z"}'},
+        "started",
+    ),
+    "lacking": ({"result.json": json.dumps(MADE)}, "started: Field required"),
     "killed": ({"executed.ipynb": "{}"}, "no result.json"),
     "points": ({"benchmark.json": "{"}, "benchmark.json"),
     "table": ({"requests.parquet": "PAR1"}, "requests.parquet"),
@@ -108,6 +113,15 @@ def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Pat
     assert list(found.runs["run"]) == ["0-broken", "1-spark-01", "2-spark-02", "3-spark-01"]
     whole = name in {"points", "table", "machine", "nan"}
     assert (found.runs.iloc[0]["state"] in {"passed", "failed"}) == whole
+
+
+def test_where_no_run_is_finished_frames_have_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "result.json").write_text('{"notebook": "half \\ud800"}')
+    found = measure.load_runs(tmp_path, say=lambda _: None)
+    assert list(found.runs["kind"]) == ["unknown", "half ?"]
+    assert list(found.runs["host"]) == ["", ""]
 
 
 def test_a_run_of_before_there_were_tables_is_read(root: Path) -> None:

@@ -21,7 +21,7 @@ def table() -> Table:
 def test_rows_come_back_and_others_can_read_them(tmp_path: Path) -> None:
     path = tmp_path / "x.parquet"
     path.write_bytes(table().encode())
-    assert parquet.read(path) == table().rows
+    assert parquet.read(path, COLUMNS, {"clock"}) == table().rows
     assert table().encode() == path.read_bytes()
     frame = pd.read_parquet(path)
     # Of a column without a value the type is known all the same.
@@ -36,4 +36,19 @@ def test_what_cannot_be_read_is_named(keep: int | None, message: str, tmp_path: 
     if keep is not None:
         path.write_bytes(table().encode()[:keep])
     with pytest.raises(RoostError, match=message):
-        parquet.read(path)
+        parquet.read(path, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (COLUMNS, "rows without clock"),
+        ({"temperature": float}, r"another table than it should be\n.*temperature"),
+        ({"point": int}, "another table than it should be"),
+    ],
+)
+def test_another_table_is_named(columns: dict[str, type], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    path.write_bytes(table().encode())
+    with pytest.raises(RoostError, match=message):
+        parquet.read(path, columns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +20,7 @@ from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store
 from roost.measure.checks import Check, Figure
+from roost.parquet import Table
 from roost.reportsite import charts, pages, publish
 from roost.reportsite import notebook as notebooks
 
@@ -61,7 +63,8 @@ def root(tmp_path: Path) -> Path:
     made = tmp_path / "runs"
     measured = benchmark(1, categories=2)
     executed = notebook(html_output(notebook_charts.points(measured).data))
-    keep(made, "1-spark-01", measured, executed)
+    command = ["vllm", "serve", "/model", "--max-num-seqs", "8"]
+    keep(made, "1-spark-01", measured, executed, command=command, env={"VLLM_X": "1"})
     keep(made, "2-spark-02", notebook="verify", host="spark-02", ok=False, recipe="other",
          checks=[Check(id="health", ok=False, expected="200", observed="", why="dead")],
          started=NOW + dt.timedelta(days=1))  # fmt: skip
@@ -105,6 +108,7 @@ def test_each_figure_can_be_traced(root: Path) -> None:
         "spec-bench: one user, 20 warm-ups",  # protocol
         f"i@{DIGEST}", "m@1", "d@2", "roost.lock.yml",  # lock
         "0.24.0", "NVIDIA GB10, driver 580.95.05", "6.14.0-1015-nvidia",  # engine and host
+        "vllm serve /model --max-num-seqs 8", "VLLM_X=1",  # settings
         "3 repetitions",
     ):  # fmt: skip
         assert fact in html.text
@@ -182,6 +186,24 @@ def test_what_a_notebook_draws_is_kept(kept: str) -> None:
 def test_what_reaches_out_is_not(gone: str) -> None:
     cleaned = notebooks.clean(gone)
     assert not re.search(r"x\.test|svg\+xml|runs|fixed|<!|>a<", cleaned)
+
+
+def test_a_page_without_what_it_cannot_draw(root: Path) -> None:
+    """Samples of another shape are a message; a figure that is no number spoils no other chart."""
+    folder = keep(root, "3-odd", benchmark(2))
+    (folder / "gpu.parquet").write_bytes(Table({"a": int}, [{"a": 1}]).encode())
+    compared = keep(root, "4-nan", notebook="compare")
+    kept = json.loads((compared / "result.json").read_text())
+    figure = {"title": "x", "value": math.nan, "unit": "times", "source": "worse"}
+    kept["figures"] = {"a": figure, "b": {**figure, "value": 2.0}}
+    (compared / "result.json").write_text(json.dumps(kept))
+    site = build(root)
+    assert "gpu.parquet: another table" in Html((site / "runs" / "3-odd.html").read_text()).text
+    page = (site / "runs" / "4-nan.html").read_text()
+    drawn = re.search(r'<script type="application/json">(.*?)</script>', page)
+    assert drawn
+    (chart,) = json.loads(drawn[1], parse_constant=pytest.fail)
+    assert chart["data"][0]["x"] == [None, 2.0]
 
 
 def test_a_nonce_is_the_pages_own_and_the_same_again(root: Path) -> None:
@@ -317,6 +339,7 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
 def test_figures_over_time_have_a_line_a_host(root: Path) -> None:
     keep(root, "0-later", benchmark(7), host="spark-03", started=NOW + dt.timedelta(days=2))
     keep(root, "9-earlier", benchmark(8), host="spark-03", started=NOW - dt.timedelta(days=2))
+    keep(root, "8-tried", benchmark(9, speed=40.0), host="spark-03", trial=True)
     chart = charts.over_time(store.read_all(root))
     assert chart
     first = next(iter(chart.options))

@@ -65,6 +65,11 @@ def test_finish_writes_everything_and_reads_back(tmp_path: Path) -> None:
         "low": None,
         "high": None,
     }
+    # What the figures are of, to the last flag.
+    assert data["command"][:2] == ["vllm", "serve"]
+    assert "--speculative-config" in data["command"]
+    assert data["env"]["VLLM_CPU_KVCACHE_SPACE"]
+    assert data["trial"] is False
     assert (tmp_path / "engine.log").read_text() == "ready\n"
     names = {item.name for item in tmp_path.iterdir()} - {"roost.lock.yml"}
     assert names == {"engine.log", "report.html", "result.json"}

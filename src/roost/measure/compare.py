@@ -9,7 +9,7 @@ the next.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.measure import points
 from roost.measure.checks import Check, Evidence, Figure
-from roost.measure.points import Benchmark, CellPoints, Metric
+from roost.measure.points import Benchmark, Metric
 from roost.measure.statistics import Estimate
 from roost.root import repository_root
 from roost.runs import Result
@@ -181,17 +181,26 @@ def gaps(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap
         RoostError: There is none.
     """
     first, *others = compared
-    found = []
-    for other in others:
-        for cell, theirs in _shared(first.benchmark, other.benchmark):
-            for metric in points.METRICS:
-                ratio = metric.ratio(cell, theirs)
-                if ratio is not None:
-                    verdict = judge(ratio, metric, tolerance)
-                    found.append(Gap(cell.id, metric, first.name, other.name, ratio, verdict))
+    found = [
+        Gap(cell, metric, first.name, other.name, ratio, verdict)
+        for other in others
+        for cell, metric, ratio, verdict in between(first.benchmark, other.benchmark, tolerance)
+    ]
     if not found:
         raise RoostError("the runs share no point that both measured", fix="measure them again")
     return found
+
+
+def between(
+    first: Benchmark, other: Benchmark, tolerance: float = TOLERANCE
+) -> Iterator[tuple[str, Metric, Estimate, Verdict]]:
+    """Every point and metric that both measured: its ratio to the first, and what that says."""
+    for cell in first.cells:
+        theirs = other.cell(cell.id)
+        for metric in points.METRICS:
+            ratio = metric.ratio(cell, theirs) if theirs is not None else None
+            if ratio is not None:
+                yield cell.id, metric, ratio, judge(ratio, metric, tolerance)
 
 
 def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
@@ -305,11 +314,6 @@ def standing(compared: Sequence[Compared]) -> list[Check]:
             )
         )
     return checks
-
-
-def _shared(first: Benchmark, other: Benchmark) -> list[tuple[CellPoints, CellPoints]]:
-    pairs = ((cell, other.cell(cell.id)) for cell in first.cells)
-    return [(cell, theirs) for cell, theirs in pairs if theirs is not None]
 
 
 def _percent(gap: Gap) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import shlex
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,9 +30,9 @@ from roost import inventory as inventories
 from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Host, Inventory
-from roost.measure import points, store
+from roost.measure import compare, points, store
 from roost.measure.checks import Check, Evidence, Figure
-from roost.measure.compare import DECISIVE, TOLERANCE, Compared, gaps
+from roost.measure.compare import DECISIVE, TOLERANCE
 from roost.measure.points import Metric
 from roost.measure.store import Kept, KeptResult
 from roost.root import repository_root
@@ -81,6 +82,7 @@ class Measured:
             "image": (lock.get("image") or "").rpartition("@")[2],
             "model": lock.get("model") or "",
             "drafter": lock.get("drafter") or "",
+            "command": shlex.join(self.result.command),
             "engine": self.kept.engine_version,
             "driver": self.kept.driver,
             "kernel": str(facts.model_dump().get("kernel", "")) if facts else "",
@@ -89,7 +91,9 @@ class Measured:
 
 
 #: Of these a class must have one value; of driver and kernel a difference is only said.
-_PINNED = ("image", "model", "drafter", "engine")
+_PINNED = ("image", "model", "drafter", "command", "engine")
+#: Runs that look at a host; others (a comparison, a search) are of such runs.
+_OF_A_HOST = {"verify", "benchmark"}
 
 
 @dataclass(frozen=True)
@@ -227,7 +231,10 @@ def start(
     measured = [
         Measured(run, run.result)
         for run in kept
-        if run.result is not None and run.result.host in loaded.hosts
+        if run.result is not None
+        and run.result.host in loaded.hosts
+        and run.kind in _OF_A_HOST
+        and not run.result.trial
     ]
     measured.sort(key=lambda one: one.result.started)
     if own is None:
@@ -310,8 +317,10 @@ def _current(host: Host, measured: Sequence[Measured]) -> str:
                 strict=False,
             )
         ),
+        "command": shlex.join([*now.spec.entrypoint, *now.spec.command]),
     }
-    was = measured[-1].facts()
+    # A run from before its command was kept has none.
+    was = {"command": wanted["command"], **measured[-1].facts()}
     other = [key for key, value in wanted.items() if was.get(key) != value]
     return f"another {' and '.join(other)}" if other else "what the inventory means now"
 
@@ -449,32 +458,23 @@ def mann_kendall(series: Sequence[float]) -> float:
     return min(1.0, extreme / math.factorial(n))
 
 
-def step(series: Sequence[Measured]) -> list[str]:
+def step(series: Sequence[Measured], tolerance: float = TOLERANCE) -> list[str]:
     """Metrics that most points of the newest run are worse in than in the run before."""
-    if len(series) < 2:
+    measured = [one.kept.benchmark for one in series[-2:] if one.kept.benchmark is not None]
+    if len(measured) < 2:
         return []
-    pair = [_comparable(one) for one in series[-2:]]
-    try:
-        found = gaps([one for one in pair if one is not None])
-    except (RoostError, ValueError):
-        return []
+    found = list(compare.between(measured[0], measured[1], tolerance))
     said = []
     for key in DECISIVE:
-        here = [gap for gap in found if gap.metric.key == key]
-        worse = [gap for gap in here if gap.verdict == "worse"]
-        if 2 * len(worse) > len(here):
-            ratio = statistics.median(gap.value.value for gap in here)
+        here = [(ratio.value, verdict) for _, one, ratio, verdict in found if one.key == key]
+        worse = sum(verdict == "worse" for _, verdict in here)
+        if 2 * worse > len(here):
+            ratio = statistics.median(value for value, _ in here)
             said.append(
-                f"{here[0].metric.title.lower()} {(ratio - 1) * 100:+.0f} %, worse at "
-                f"{len(worse)} of {len(here)} points"
+                f"{points.metric(key).title.lower()} {(ratio - 1) * 100:+.0f} %, worse at "
+                f"{worse} of {len(here)} points"
             )
     return said
-
-
-def _comparable(one: Measured) -> Compared | None:
-    if one.kept.benchmark is None:
-        return None
-    return Compared(one.kept.folder, Result.model_validate(one.kept.document), one.kept.benchmark)
 
 
 # --- the checks -----------------------------------------------------------------------------------
@@ -586,7 +586,7 @@ def _drifts(fleet: Fleet) -> list[Check]:
             and trend.drifts(fleet.tolerance)
             and (trend.change > 1) != (trend.metric.better == "higher")
         ]
-        steps = [f"since the run before: {said}" for said in step(found)]
+        steps = [f"since the run before: {said}" for said in step(found, fleet.tolerance)]
         changed = _changed(found)
         why = f"changed meanwhile: {', '.join(changed)}" if changed else ""
         if len(found) < FEWEST_RUNS:
@@ -633,8 +633,9 @@ def _differences(fleet: Fleet) -> list[Check]:
                     where.setdefault(facts[key], []).append(host)
             if not where:
                 continue
-            said = [f"{value}: {', '.join(hosts)}" for value, hosts in sorted(where.items())]
             differs = len(where) > 1
+            shown = _parted(where) if key == "command" and differs else where
+            said = [f"{value}: {', '.join(hosts)}" for value, hosts in sorted(shown.items())]
             pinned = key in _PINNED
             checks.append(
                 Check(
@@ -650,6 +651,17 @@ def _differences(fleet: Fleet) -> list[Check]:
                 )
             )
     return checks
+
+
+def _parted(commands: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Of each command only the words that not all have."""
+    words = {command: shlex.split(command) for command in commands}
+    common = set.intersection(*(set(found) for found in words.values()))
+    found: dict[str, list[str]] = {}
+    for command, hosts in commands.items():
+        own = shlex.join(word for word in words[command] if word not in common)
+        found.setdefault(own or "(the same words in another order)", []).extend(hosts)
+    return found
 
 
 def beside(fleet: Fleet, standing: Sequence[Standing]) -> list[dict[str, str]]:

@@ -342,7 +342,7 @@ def of(evidence: Evidence) -> Benchmark:
 
 
 def read(folder: Path) -> Benchmark:
-    """The points of a run.
+    """The points of a finished run.
 
     Raises:
         RoostError: The folder is no run, is empty or unfinished, or is no benchmark.
@@ -352,15 +352,27 @@ def read(folder: Path) -> Benchmark:
     result = runs.read(folder)
     if not (folder / FILE).is_file():
         raise RoostError(f"{folder}: no benchmark", why=f"it is a run of {result.notebook}")
+    return load(folder)
+
+
+def load(folder: Path) -> Benchmark:
+    """The points in a folder, whatever its result says.
+
+    Raises:
+        RoostError: There are none, or a file of them is broken.
+    """
     try:
         found = parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
     except OSError as error:
         raise RoostError(f"{folder / FILE}: cannot be read", why=str(error.strerror)) from None
+    except UnicodeDecodeError as error:
+        raise RoostError(f"{folder / FILE}: no text", why=str(error)) from None
     repetitions = [one for cell in found.cells for one in cell.repetitions]
     if all("requests" in one.model_fields_set for one in repetitions):
         # A run that was kept before there were tables has everything in its document.
         return found
-    return _join(found, parquet.read(folder / REQUESTS), parquet.read(folder / ACCEPTANCE))
+    requests = parquet.read(folder / REQUESTS, _REQUEST_COLUMNS)
+    return _join(found, requests, parquet.read(folder / ACCEPTANCE, _ACCEPTANCE_COLUMNS))
 
 
 def _join(found: Benchmark, requests: list[Row], acceptance: list[Row]) -> Benchmark:

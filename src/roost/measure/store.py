@@ -11,13 +11,14 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import pandas as pd
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from roost.errors import RoostError, UsageError
 from roost.measure import points, throttling
@@ -57,6 +58,11 @@ class KeptCheck(BaseModel):
         return plain.get(self.verdict, self.verdict)
 
 
+#: Of runs there were none before, and calendars end.
+_EPOCH = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
+_Moment = Annotated[AwareDatetime, Field(gt=_EPOCH, lt=_EPOCH.replace(year=2200))]
+
+
 class KeptResult(BaseModel):
     """``result.json`` of any kind of run and any version; what else is in it is kept beside."""
 
@@ -64,8 +70,8 @@ class KeptResult(BaseModel):
 
     ok: bool
     notebook: str
-    started: AwareDatetime
-    finished: AwareDatetime | None = None
+    started: _Moment
+    finished: _Moment | None = None
     recipe: str = ""
     host: str = ""
     hardware: str = ""
@@ -73,6 +79,9 @@ class KeptResult(BaseModel):
     lock: dict[str, str | None] = {}
     checks: list[KeptCheck] = []
     figures: dict[str, Figure] = {}
+    command: list[str] = []
+    env: dict[str, str] = {}
+    trial: bool = False
 
     @property
     def seconds(self) -> float | None:
@@ -157,7 +166,9 @@ class Kept:
             RoostError: The file is broken.
         """
         path = self.folder / throttling.FILE
-        return read_parquet(path) if path.exists() else []
+        if not path.exists():
+            return []
+        return read_parquet(path, throttling.COLUMNS, throttling.NOT_ALWAYS)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -261,7 +272,7 @@ def _checked(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
 
 
 def _benchmark(folder: Path, name: str) -> tuple[Benchmark, tuple[dict[str, Any], ...]]:
-    found = points.read(folder)
+    found = points.load(folder)
     try:
         return found, tuple(_point_rows(found, name))
     except ValueError as error:
@@ -278,7 +289,8 @@ class Frames:
     Attributes:
         runs: A row a run: ``run``, ``kind``, ``state``, ``host``, ``recipe``, ``hardware``,
             ``speculation``, ``started``, ``seconds``, ``suite``, ``image``, ``model``,
-            ``drafter``, ``engine_version``, ``driver``, ``checks``, ``failed``, ``folder``.
+            ``drafter``, ``command``, ``trial``, ``engine_version``, ``driver``, ``checks``,
+            ``failed``, ``folder``. ``trial``: of settings that tuning or a comparison tried.
         checks: A row a check: ``id``, ``ok``, ``outcome``, ``expected``, ``observed``, ``why``,
             ``fix``.
         figures: A row a figure, with its ``key`` and :class:`roost.measure.checks.Figure`'s fields.
@@ -414,8 +426,8 @@ _POINT: dict[str, type] = {
 _RUN: dict[str, type] = {
     "run": str, "kind": str, "state": str, "host": str, "recipe": str, "hardware": str,
     "speculation": str, "started": dt.datetime, "seconds": float, "suite": str, "image": str,
-    "model": str, "drafter": str, "engine_version": str, "driver": str, "checks": int,
-    "failed": int, "folder": str,
+    "model": str, "drafter": str, "command": str, "trial": bool, "engine_version": str,
+    "driver": str, "checks": int, "failed": int, "folder": str,
 }  # fmt: skip
 
 
@@ -426,6 +438,7 @@ def _run_row(one: Kept) -> dict[str, Any]:
         "kind": one.kind,
         "state": one.state,
         "suite": one.benchmark.suite if one.benchmark else "",
+        "trial": result is not None and result.trial,
         "engine_version": one.engine_version,
         "driver": one.driver,
         "checks": len(result.checks) if result else 0,
@@ -435,6 +448,7 @@ def _run_row(one: Kept) -> dict[str, Any]:
     if result is not None:
         row |= {key: getattr(result, key) for key in ("host", "recipe", "hardware", "speculation")}
         row |= {"started": result.started, "seconds": result.seconds}
+        row["command"] = shlex.join(result.command)
         row |= {key: result.lock.get(key) or "" for key in ("image", "model", "drafter")}
     return row
 
@@ -463,12 +477,18 @@ def _point_rows(benchmark: Benchmark, run: str) -> Iterator[dict[str, Any]]:
 
 def _frame(rows: list[dict[str, Any]], columns: dict[str, type]) -> pd.DataFrame:
     """A frame whose columns have their type also where there is no row."""
-    frame = pd.DataFrame(rows, columns=list(columns))
+    made: dict[str, Any] = {}
     for name, kind in columns.items():
+        values = [row.get(name) for row in rows]
         if kind is dt.datetime:
-            frame[name] = pd.to_datetime(frame[name], utc=True)
+            made[name] = pd.to_datetime(pd.Series(values, dtype=object), utc=True)
         elif kind is str:
-            frame[name] = frame[name].fillna("").astype(str)
+            made[name] = pd.Series([_text(value) for value in values], dtype=str)
         else:
-            frame[name] = frame[name].astype(kind)
-    return frame
+            made[name] = pd.Series(values, dtype=kind)
+    return pd.DataFrame(made, columns=list(columns))
+
+
+def _text(value: Any) -> str:
+    """As a column of text can hold it: JSON may have half a character."""
+    return "" if value is None else str(value).encode(errors="replace").decode()

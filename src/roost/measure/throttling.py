@@ -30,6 +30,8 @@ COLUMNS: dict[str, type] = {
     "temperature": float,
     "slowed": str,
 }
+#: What not every GPU says.
+NOT_ALWAYS = frozenset({"clock", "power", "temperature"})
 INTERVAL_S = 2.0
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10

@@ -52,10 +52,17 @@ def of_run(run: Kept) -> list[Chart]:
 
 
 def over_time(kept: Sequence[Kept]) -> Chart | None:
-    """Each benchmarked figure over time, a line a host; one figure at a time."""
+    """Each benchmarked figure over time, a line a host; one figure at a time.
+
+    Without what was only tried: a search would look like a host that comes and goes.
+    """
     series: dict[str, dict[str, list[tuple[str, dict[str, Any]]]]] = {}
     runs = sorted(
-        ((run, run.result) for run in kept if run.result and run.benchmark),
+        (
+            (run, run.result)
+            for run in kept
+            if run.result and run.benchmark and not run.result.trial
+        ),
         key=lambda pair: pair[1].started,
     )
     for run, result in runs:

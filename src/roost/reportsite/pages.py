@@ -9,9 +9,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -199,6 +201,11 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         lock = kept.result.lock
         titles = {"image": "Image", "model": "Model", "drafter": "Drafter", "file": "Lock"}
         rows += [(titles.get(key, key), lock[key]) for key in [*titles, *lock] if key in lock]
+        command, env = kept.result.command, kept.result.env
+        rows.append(("Command", shlex.join(command) or "not recorded"))
+        rows.append(("Environment", " ".join(f"{key}={value}" for key, value in env.items())))
+        if kept.result.trial:
+            rows.append(("Tried", "these settings were tried; the host went back to its own"))
     rows.append(("Engine version", kept.engine_version or "not recorded"))
     if kept.machine is not None and kept.machine.facts is not None:
         facts = kept.machine.facts.model_dump()
@@ -260,4 +267,14 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["number"] = report.number
+    environment.filters["finite"] = _finite
     return environment
+
+
+def _finite(data: Any) -> Any:
+    """For JSON, which has no infinity and nothing that is not a number; Plotly leaves out null."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return None
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    return [_finite(value) for value in data] if isinstance(data, list) else data
