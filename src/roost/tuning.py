@@ -10,10 +10,9 @@ setting does by itself.
 from __future__ import annotations
 
 import itertools
-import math
 import statistics as plain
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,11 +25,11 @@ from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Experiment, Tried, Variant
 from roost.inventory import Host
 from roost.measure import benchmark as benchmarking
-from roost.measure import choices, points, statistics
+from roost.measure import choices, compare, points, statistics
 from roost.measure.benchmark import shown
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import TOLERANCE
-from roost.measure.points import Benchmark, CellPoints, Repetition
+from roost.measure.points import Benchmark, CellPoints
 from roost.measure.statistics import Estimate
 from roost.plan import planner
 from roost.root import repository_root
@@ -48,6 +47,7 @@ PRESENT = "present"
 #: Points that are tried where nobody says how many.
 POINTS = 12
 SNIPPET = "tuned.yml"
+_TIMES = ("tpot", "ttft")
 
 
 @dataclass(frozen=True)
@@ -297,24 +297,19 @@ def benchmarks(search: Search) -> dict[str, Benchmark]:
 
 
 def dots(measured: Mapping[str, Benchmark]) -> list[Dot]:
-    """Throughput and times of every point, by number of users."""
+    """Throughput and times of every point, by number of users.
+
+    A kind's times are the benchmark's own figures of it; a point without one has no place here.
+    """
     found = []
     for name, benchmark in measured.items():
         for users, cells in _by_users(benchmark).items():
-            clean = [cell.clean for cell in cells]
-            speeds = [
-                _mean(one.output_throughput for one in together)
-                for together in zip(*clean, strict=False)
-            ]
-            found.append(
-                Dot(
-                    point=name,
-                    users=users,
-                    throughput=statistics.estimate(speeds),
-                    tpot=_mean(_median(one, lambda request: request.tpot) for one in clean),
-                    ttft=_mean(_median(one, lambda request: request.ttft) for one in clean),
-                )
-            )
+            times = {key: [points.metric(key).estimate(cell) for cell in cells] for key in _TIMES}
+            known = {key: [one.value for one in of if one] for key, of in times.items()}
+            if all(len(of) == len(cells) for of in known.values()):
+                speed = statistics.geometric_mean([choices.SPEED.by_repetition(c) for c in cells])
+                means = {key: plain.geometric_mean(of) for key, of in known.items()}
+                found.append(Dot(name, users, speed, **means))
     return found
 
 
@@ -347,13 +342,20 @@ def choose(
             f"nothing to choose from for {users} users: {len(cells)} points were measured",
             fix="a higher limit, or other values to vary; the table says what was refused",
         )
-    best = list(choices.unbeaten(cells, tolerance))
+    # What nothing beats may be so for its noise alone: first it has to beat what is there now.
+    better = {
+        name: here
+        for name, here in cells.items()
+        if (ratio := choices.speed_ratio(cells[PRESENT], here)) is not None
+        and compare.judge(ratio, choices.SPEED, tolerance) == "better"
+    }
+    best = list(choices.unbeaten(better or cells, tolerance))
     present = next(one.settings for one in tried if one.name == PRESENT)
     changes = {
         one.name: sum(present.get(key) != value for key, value in one.settings.items())
         for one in tried
     }
-    point = min(best, key=lambda name: changes[name])
+    point = min(best, key=lambda name: changes[name]) if better else PRESENT
     gain = choices.speed_ratio(cells[PRESENT], cells[point]) if point != PRESENT else None
     return Choice(point, users, tuple(name for name in best if name != point), gain)
 
@@ -466,28 +468,9 @@ def rows(search: Search) -> Iterator[dict[str, str]]:
                 }
 
 
-def _why_not(one: Tried) -> str:
-    if one.refusal is not None:
-        return f"refused: {one.refusal}"
-    return "left out by the limit" if one.failure is None else f"failed: {one.failure}"
-
-
 def _by_users(benchmark: Benchmark) -> dict[int, list[CellPoints]]:
     found: dict[int, list[CellPoints]] = {}
     for cell in benchmark.cells:
         if cell.clean:
             found.setdefault(cell.concurrency, []).append(cell)
     return found
-
-
-def _median(
-    clean: Sequence[Repetition], of: Callable[[points.RequestPoint], float | None]
-) -> float:
-    """Milliseconds, over all requests."""
-    values = [of(request) for one in clean for request in one.requests]
-    known = [value for value in values if value]
-    return plain.median(known) * 1000 if known else math.nan
-
-
-def _mean(values: Iterator[float]) -> float:
-    return plain.geometric_mean(values)

@@ -8,6 +8,7 @@ import statistics as plain
 
 import pytest
 
+from roost.measure import statistics
 from roost.measure.statistics import Estimate, estimate, mean_ratio, paired_ratio, ratio, t_quantile
 
 #: Ranks, counted from one, that enclose a median at 95 % or a little more: the table that textbooks
@@ -82,9 +83,10 @@ def test_a_paired_ratio_is_over_what_both_measured() -> None:
 
 
 def test_quantiles_of_t() -> None:
-    assert [t_quantile(freedom) for freedom in (1, 2.9, 10, 30, 1000)] == [
-        12.706, 4.303, 2.228, 2.042, 1.960,
-    ]  # fmt: skip
+    assert [t_quantile(freedom) for freedom in (1, 2.9, 10, 30)] == [12.706, 4.303, 2.228, 2.042]
+    # From printed tables too.
+    for freedom, printed in ((31, 2.040), (40, 2.021), (60, 2.000), (120, 1.980), (1000, 1.962)):
+        assert t_quantile(freedom) == pytest.approx(printed, abs=0.004)
 
 
 @pytest.mark.parametrize("n", [3, 5, 8, 20])
@@ -110,3 +112,33 @@ def test_a_mean_of_ratios_is_narrower_than_each_of_them() -> None:
     assert mean_ratio([one]) == singles[0]
     with pytest.raises(ValueError, match="positive values"):
         mean_ratio([])
+
+
+def test_a_geometric_mean_is_its_ratio_to_one() -> None:
+    groups = [[80.0, 90.0, 100.0], [150.0, 160.0, 175.0, 170.0]]
+    found = statistics.geometric_mean(groups)
+    as_ratio = statistics.mean_ratio([([1.0, 1.0], group) for group in groups])
+    assert (found.value, found.low, found.high) == (as_ratio.value, as_ratio.low, as_ratio.high)
+    assert found.value == pytest.approx((720_000 ** (1 / 3) * 714_000_000 ** (1 / 4)) ** 0.5)
+    with pytest.raises(ValueError, match="positive"):
+        statistics.geometric_mean([[1.0], []])
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.015, 0.02, 0.03])
+def test_stopping_at_the_first_tight_interval_costs_little(noise: float) -> None:
+    """A benchmark repeats until its interval is tight; the docs say what that costs."""
+    draw = random.Random(1)  # noqa: S311
+    hits = 0
+    for _ in range(1500):
+        values: list[float] = []
+        while len(values) < 8:
+            values.append(100 * draw.lognormvariate(0, noise))
+            if len(values) >= 3:
+                half = statistics.estimate(values).half_width
+                if half is not None and half <= 0.02:
+                    break
+        found = statistics.estimate(values)
+        assert found.low is not None
+        assert found.high is not None
+        hits += found.low <= 100 <= found.high
+    assert hits / 1500 > 0.915

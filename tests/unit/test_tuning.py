@@ -19,6 +19,7 @@ from roost import experiment, notebooks, runs, tuning
 from roost.cli import cli
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Tried
+from roost.measure import choices
 from roost.measure.points import Benchmark
 from roost.measure.statistics import Estimate
 from roost.tuning import Dot
@@ -261,6 +262,20 @@ def test_the_choice_is_beyond_noise_and_changes_little(
     found = tuning.choose(measured(speeds), known, 8)
     assert (found.point, found.rivals) == (chosen, rivals)
     assert (found.gain is None) is (chosen == "present")
+
+
+def test_what_only_its_noise_protects_is_not_chosen() -> None:
+    """b is not beaten by a, for it is too noisy; but it does not beat the present settings."""
+    known = tried({"k": 4, "s": 4}, {"k": 8, "s": 8}, {"k": 4, "s": 8})
+    found = measured({"present": (100, 500), "a": (100, 560), "b": (100, 520)})
+    noisy = cell(7, 520, 2.0, kind="mixed", users=8, noise=0.1)
+    found["b"] = found["b"].model_copy(update={"cells": [found["b"].cells[0], noisy]})
+    by_users = {name: [one.cells[1]] for name, one in found.items()}
+    assert set(choices.unbeaten(by_users)) >= {"a", "b"}
+    assert (tuning.choose(found, known, 8).point, tuning.choose(found, known, 8).rivals) == (
+        "a",
+        (),
+    )
 
 
 def test_a_single_point_is_no_choice() -> None:
