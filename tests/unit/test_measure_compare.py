@@ -272,6 +272,38 @@ def test_kept_runs_are_found_by_path_or_name_and_read_back(tmp_path: Path) -> No
         assert "spark-01-compare-r" in begun.folder.name
 
 
+def noisy_suite(seed: int, *, slower: float = 1.0) -> Benchmark:
+    """Sixteen points of four prompts, whose times to the first token deviate by 15 %."""
+    draw = random.Random(seed)  # noqa: S311
+
+    def one(speed: float) -> Repetition:
+        made = repetition(draw, speed, 3.4)
+        noisy = [
+            request.model_copy(update={"ttft": request.ttft * draw.lognormvariate(0, 0.15)})
+            for request in made.requests[:4]
+        ]
+        return made.model_copy(update={"requests": noisy})
+
+    cell = measured(1).cells[0]
+    cells = [
+        cell.model_copy(
+            update={"id": f"p{at}-c1", "repetitions": [one(100.0 * slower) for _ in range(3)]}
+        )
+        for at in range(16)
+    ]
+    return measured(1, cells=cells)
+
+
+def test_many_points_are_no_reason_for_an_alarm_and_hide_none() -> None:
+    alarms = [worse(noisy_suite(seed), noisy_suite(1000 + seed)) for seed in range(40)]
+    assert sum(map(bool, alarms)) <= 3
+    # Too little to be seen at each point, and seen in all of them together.
+    gaps = compare.gaps(compared(noisy_suite(1), noisy_suite(2, slower=0.93)))
+    speeds = {gap.cell: gap.verdict for gap in gaps if gap.metric.key == "output_throughput"}
+    assert speeds.pop(compare.ALL) == "worse"
+    assert "no difference" in speeds.values()
+
+
 def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     a = kept(tmp_path / "a", measured(0))
     other = kept(tmp_path / "other", measured(1, suite="matrix"))

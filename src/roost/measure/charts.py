@@ -1,4 +1,4 @@
-"""Charts for notebooks. Error bars are 95 % intervals; a bar across the line at 1 is noise."""
+"""Charts for notebooks. Error bars are intervals (statistics.py); a bar across the line at 1 is noise."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
             f"{metric.title}: ratio ({metric.better} is better)", fontsize=10, loc="left"
         )
     said = "; ".join(f"{gap} {gap.verdict}" for gap in gaps if gap.metric.key in DECISIVE)
-    return _inline(figure, f"Ratios with 95 % intervals: {said}")
+    return _inline(figure, f"Ratios with their intervals: {said}")
 
 
 def points(benchmark: Benchmark) -> HTML:

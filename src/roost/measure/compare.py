@@ -2,6 +2,9 @@
 
 A figure is called worse or better only if the gap is larger than the tolerance *and* the interval
 of the ratio excludes 1: a large gap may be noise, and a gap beyond noise may be too small to care.
+Of many points one or another would lie outside its interval by chance; so a metric's intervals are
+wide enough to hold at 95 % all together (Bonferroni), and what moved at all points alike is found
+by the ratio over all of them.
 The interval knows the noise within the runs, not what changes between one start of an engine and
 the next.
 """
@@ -16,7 +19,7 @@ from typing import Any, Literal
 
 from roost import runs
 from roost.errors import RoostError, UsageError
-from roost.measure import points
+from roost.measure import points, statistics
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.points import Benchmark, Metric
 from roost.measure.statistics import Estimate
@@ -27,6 +30,9 @@ TOLERANCE = 0.05
 #: What decides; the other metrics are shown. Decode speed is TPOT again, the accept rate follows
 #: the accept length.
 DECISIVE = ("output_throughput", "accept_length", "ttft", "tpot")
+
+#: Stands for the points of a suite together.
+ALL = "all points"
 
 Verdict = Literal["worse", "better", "no difference", "within tolerance", "unclear"]
 
@@ -192,15 +198,28 @@ def gaps(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap
 
 
 def between(
-    first: Benchmark, other: Benchmark, tolerance: float = TOLERANCE
+    first: Benchmark,
+    other: Benchmark,
+    tolerance: float = TOLERANCE,
+    confidence: float | None = None,
 ) -> Iterator[tuple[str, Metric, Estimate, Verdict]]:
-    """Every point and metric that both measured: its ratio to the first, and what that says."""
-    for cell in first.cells:
-        theirs = other.cell(cell.id)
+    """Every point and metric that both measured: its ratio to the first, and what that says.
+
+    Args:
+        first, other: Of the same suite.
+        tolerance: The gap that is too small to care about, as a fraction.
+        confidence: Of each interval by itself; none: so much that all of a metric's hold at 95 %.
+    """
+    shared = [(cell, theirs) for cell in first.cells if (theirs := other.cell(cell.id))]
+    if confidence is None:
+        confidence = 1 - (1 - statistics.CONFIDENCE) / max(1, len(shared))
+    for cell, theirs in shared:
         for metric in points.METRICS:
-            ratio = metric.ratio(cell, theirs) if theirs is not None else None
-            if ratio is not None:
+            if (ratio := metric.ratio(cell, theirs, confidence)) is not None:
                 yield cell.id, metric, ratio, judge(ratio, metric, tolerance)
+    for metric in points.METRICS if len(shared) > 1 else ():
+        if (ratio := metric.over(shared)) is not None:
+            yield ALL, metric, ratio, judge(ratio, metric, tolerance)
 
 
 def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:

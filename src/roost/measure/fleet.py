@@ -34,6 +34,7 @@ from roost.measure import compare, points, store
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import DECISIVE, TOLERANCE
 from roost.measure.points import Metric
+from roost.measure.statistics import CONFIDENCE
 from roost.measure.store import Kept, KeptResult
 from roost.root import repository_root
 from roost.runs import Pins, Result
@@ -463,7 +464,9 @@ def step(series: Sequence[Measured], tolerance: float = TOLERANCE) -> list[str]:
     measured = [one.kept.benchmark for one in series[-2:] if one.kept.benchmark is not None]
     if len(measured) < 2:
         return []
-    found = list(compare.between(measured[0], measured[1], tolerance))
+    # By itself each: that most of them agree is what chance does not do.
+    each = compare.between(measured[0], measured[1], tolerance, CONFIDENCE)
+    found = [one for one in each if one[0] != compare.ALL]
     said = []
     for key in DECISIVE:
         here = [(ratio.value, verdict) for _, one, ratio, verdict in found if one.key == key]

@@ -204,18 +204,36 @@ class Metric:
             values = self._by_repetition_of_requests(cell)
         return statistics.estimate(values) if values else None
 
-    def ratio(self, baseline: CellPoints, other: CellPoints) -> Estimate | None:
+    def ratio(
+        self,
+        baseline: CellPoints,
+        other: CellPoints,
+        confidence: float = statistics.CONFIDENCE,
+    ) -> Estimate | None:
         """``other / baseline`` with its interval, or nothing where one of them has no value."""
+        return self.over([(baseline, other)], confidence)
+
+    def over(
+        self,
+        pairs: Sequence[tuple[CellPoints, CellPoints]],
+        confidence: float = statistics.CONFIDENCE,
+    ) -> Estimate | None:
+        """The ratio over several points, each a baseline and what is divided by it."""
         if self.of_request:
-            a, b = self.by_prompt(baseline), self.by_prompt(other)
-            if len(a.keys() & b.keys()) >= statistics.FEWEST:
-                return statistics.paired_ratio(a, b)
-            groups = [self._by_repetition_of_requests(cell) for cell in (baseline, other)]
-        else:
-            groups = [self.by_repetition(cell) for cell in (baseline, other)]
-        if not all(groups) or min(value for group in groups for value in group) <= 0:
-            return None
-        return statistics.ratio(*groups)
+            first, second = (
+                {
+                    (cell.id, prompt): v
+                    for cell in cells
+                    for prompt, v in self.by_prompt(cell).items()
+                }
+                for cells in zip(*pairs, strict=True)
+            )
+            if len(first.keys() & second.keys()) >= statistics.FEWEST:
+                return statistics.paired_ratio(first, second, confidence)
+        values = self._by_repetition_of_requests if self.of_request else self.by_repetition
+        groups = [(values(baseline), values(other)) for baseline, other in pairs]
+        known = [(a, b) for a, b in groups if a and b and min(*a, *b) > 0]
+        return statistics.mean_ratio(known, confidence) if known else None
 
     def _by_repetition_of_requests(self, cell: CellPoints) -> list[float]:
         assert self.of_request is not None  # noqa: S101 - asked only where it is

@@ -13,24 +13,19 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+_Key = TypeVar("_Key")
 
 CONFIDENCE = 0.95
 #: Values that a median needs for an interval.
 FEWEST = 3
 
-#: Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom, as in printed tables.
-_T_QUANTILES = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-#: The normal distribution's, from which those for more degrees of freedom follow.
-_NORMAL_QUANTILE = 1.960
-
 
 @dataclass(frozen=True)
 class Estimate:
-    """A median, or a ratio, with its 95 % interval.
+    """A median, or a ratio, with its interval (of 95 %, unless another confidence was asked for).
 
     Attributes:
         low, high: The interval's ends; ``None`` where there are too few values for one.
@@ -54,7 +49,7 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
 
-def estimate(values: Sequence[float]) -> Estimate:
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The median of independent values and its interval.
 
     Raises:
@@ -64,7 +59,7 @@ def estimate(values: Sequence[float]) -> Estimate:
         raise ValueError("a median needs finite values")
     ordered = sorted(values)
     middle = statistics.median(ordered)
-    rank = _rank(len(ordered))
+    rank = _rank(len(ordered), confidence)
     if rank is not None:
         return Estimate(middle, ordered[rank], ordered[-1 - rank], len(ordered))
     if len(ordered) < FEWEST:
@@ -74,32 +69,27 @@ def estimate(values: Sequence[float]) -> Estimate:
         return Estimate(middle, ordered[0], ordered[-1], len(ordered))
     logs = [math.log(value) for value in ordered]
     centre = statistics.fmean(logs)
-    reach = t_quantile(len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    spread = statistics.stdev(logs) / math.sqrt(len(logs))
+    reach = t_quantile(len(logs) - 1, confidence) * spread
     low, high = math.exp(centre - reach), math.exp(centre + reach)
     # The median of up to five values may lie a little off their mean.
     return Estimate(middle, min(low, middle), max(high, middle), len(logs))
 
 
-def ratio(baseline: Sequence[float], other: Sequence[float]) -> Estimate:
-    """``other / baseline`` of two independent groups of positive values.
+def mean_ratio(
+    pairs: Sequence[tuple[Sequence[float], Sequence[float]]], confidence: float = CONFIDENCE
+) -> Estimate:
+    """The geometric mean of ratios, each of two independent groups of positive values.
 
-    Welch's interval on the logarithms: the groups may differ in size and in spread. Two values each
-    are the least, for both groups together tell the spread.
-
-    Raises:
-        ValueError: A group is empty, or a value is not positive.
-    """
-    return mean_ratio([(baseline, other)])
-
-
-def mean_ratio(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
-    """The geometric mean of several ratios, each of two independent groups as in :func:`ratio`.
+    A pair is a baseline and what is divided by it. Welch's interval on the logarithms: groups may
+    differ in size and in spread. Two values each are the least, for all groups together tell the
+    spread.
 
     Raises:
         ValueError: There is no pair, a group is empty, or a value is not positive.
     """
     of_each = [((baseline, -1 / len(pairs)), (other, 1 / len(pairs))) for baseline, other in pairs]
-    return _combined([group for both in of_each for group in both])
+    return _combined([group for both in of_each for group in both], confidence)
 
 
 def geometric_mean(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -108,10 +98,10 @@ def geometric_mean(groups: Sequence[Sequence[float]]) -> Estimate:
     Raises:
         ValueError: There is no group, one is empty, or a value is not positive.
     """
-    return _combined([(group, 1 / len(groups)) for group in groups])
+    return _combined([(group, 1 / len(groups)) for group in groups], CONFIDENCE)
 
 
-def _combined(groups: Sequence[tuple[Sequence[float], float]]) -> Estimate:
+def _combined(groups: Sequence[tuple[Sequence[float], float]], confidence: float) -> Estimate:
     """Groups' mean logarithms, weighted and added, with Welch's interval."""
     if not groups or not all(group and min(group) > 0 for group, _ in groups):
         raise ValueError("ratios and geometric means need positive values, and some in each group")
@@ -127,40 +117,59 @@ def _combined(groups: Sequence[tuple[Sequence[float], float]]) -> Estimate:
     freedom = spread**2 / sum(
         share**2 / (len(group) - 1) for share, (group, _) in zip(shares, logs, strict=True)
     )
-    reach = t_quantile(freedom) * math.sqrt(spread)
+    reach = t_quantile(freedom, confidence) * math.sqrt(spread)
     return Estimate(math.exp(middle), math.exp(middle - reach), math.exp(middle + reach), n)
 
 
-def paired_ratio(baseline: Mapping[str, float], other: Mapping[str, float]) -> Estimate | None:
+def paired_ratio(
+    baseline: Mapping[_Key, float], other: Mapping[_Key, float], confidence: float = CONFIDENCE
+) -> Estimate | None:
     """The median of ``other / baseline`` over what both measured, such as the same prompts.
 
     ``None`` where they share nothing. What differs from prompt to prompt cancels out.
     """
-    shared = sorted(key for key in baseline.keys() & other.keys() if baseline[key] > 0)
-    return estimate([other[key] / baseline[key] for key in shared]) if shared else None
+    shared = [other[key] / value for key, value in baseline.items() if key in other and value > 0]
+    return estimate(shared, confidence) if shared else None
 
 
-def t_quantile(freedom: float) -> float:
-    """The two-sided 95 % quantile of Student's t; fractions of a degree are rounded down."""
-    whole = max(1, math.floor(freedom + 1e-9))
-    if whole <= len(_T_QUANTILES):
-        return _T_QUANTILES[whole - 1]
-    # The first term of Cornish and Fisher's expansion; within 0.003 from here on.
-    z = _NORMAL_QUANTILE
-    return z + (z**3 + z) / (4 * whole)
+def t_quantile(freedom: float, confidence: float = CONFIDENCE) -> float:
+    """The two-sided quantile of Student's t; fractions of a degree are rounded down."""
+    return _t_quantile(max(1, math.floor(freedom + 1e-9)), confidence)
 
 
-def _rank(n: int) -> int | None:
-    """The largest r for which the r-th values from both ends enclose the median at 95 %.
+@cache
+def _t_quantile(freedom: int, confidence: float) -> float:
+    low, high = 0.0, 1e9
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _within(middle, freedom) < confidence else (low, middle)
+    return high
+
+
+def _within(t: float, freedom: int) -> float:
+    """The probability of a t between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan2(t, math.sqrt(freedom))
+    odd = freedom % 2
+    term = math.cos(angle) if odd else 1.0
+    total = 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    total *= math.sin(angle)
+    return (angle + total) * 2 / math.pi if odd else total
+
+
+def _rank(n: int, confidence: float) -> int | None:
+    """The largest r for which the r-th values from both ends enclose the median.
 
     The number of values below the true median is binomial with probability one half, whatever the
-    distribution; counted from zero. ``None`` where even the extremes do not (n < 6).
+    distribution; counted from zero. ``None`` where even the extremes do not (n < 6 at 95 %).
     """
     outside = 0.0
     best = None
     for r in range(n // 2):
         outside += 2 * math.comb(n, r) * 0.5**n
-        if 1 - outside < CONFIDENCE:
+        if 1 - outside < confidence:
             break
         best = r
     return best

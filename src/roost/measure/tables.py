@@ -98,7 +98,7 @@ def gaps(found: Iterable[Gap]) -> HTML:
             "run": gap.other,
             "against": gap.baseline,
             "ratio": f"{gap.value.value:.3f}",
-            "95 % interval": _interval(gap.value),
+            "interval": _interval(gap.value),
             "verdict": gap.verdict,
         }
         for gap in found

@@ -339,7 +339,7 @@ def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
     said = "; ".join(f"{figure.title} {figure.value:.3f}, {figure.source}" for figure in found)
     return [
         Chart(
-            "Bars are 95 % intervals, where there are any; grey is no difference beyond noise.",
+            "Bars are intervals, where there are any; grey is no difference beyond noise.",
             f"Ratios to {to}: {said}",
             {f"Ratios to {to}": {"data": [one for one in traces if one["x"]], "layout": layout}},
             height=_AROUND + 30 + _ROW * max(len(found), 3),
