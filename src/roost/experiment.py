@@ -11,7 +11,6 @@ goes on from there.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import time
@@ -181,7 +180,7 @@ def begin(
     chosen = loaded.host(host)
     resolved = deployment.from_variables(host, chosen.variables, repository_root())
     wanted = variants(chosen, resolved)
-    question = _question(planned)
+    question = planned.question
     earlier = None if anew else _earlier(kind, host, question, runs_dir, run_dir or resume)
     if resume is not None and earlier is None:
         raise UsageError(
@@ -219,13 +218,6 @@ def begin(
     )
     found.save()
     return found
-
-
-def _question(plan: benchmark.Plan) -> str:
-    """What makes two measurements comparable: the suite and the prompts."""
-    texts = [(cell.id, [prompt.text for prompt in cell.prompts]) for cell in plan.cells]
-    asked = f"{plan.suite.model_dump_json()}{texts}"
-    return f"{plan.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
 
 
 def _earlier(

@@ -307,6 +307,9 @@ def test_many_points_are_no_reason_for_an_alarm_and_hide_none() -> None:
 def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:
     a = kept(tmp_path / "a", measured(0))
     other = kept(tmp_path / "other", measured(1, suite="matrix"))
+    asked = kept(tmp_path / "asked", measured(0, question="spec-bench-1"))
+    other_prompts = kept(tmp_path / "prompts", measured(0, question="spec-bench-2"))
+    kept(tmp_path / "before", measured(0, prompts="mine.jsonl"))
     verified = kept(tmp_path / "verified", None, notebook="verify")
     broken = kept(tmp_path / "broken", measured(1))
     (broken / points.FILE).write_text('{"suite": 1}')
@@ -316,6 +319,9 @@ def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -
         ([str(a)], "needs two runs"),
         ([str(a), str(a)], "given twice"),
         ([str(a), str(other)], "different suites: spec-bench, matrix"),
+        ([str(asked), str(other_prompts)], "prompts asked something else than asked"),
+        # From before a question was kept, by what was said of it.
+        ([str(a), str(tmp_path / "before")], "before asked something else than a"),
         ([str(a), "nowhere"], "nowhere: no such run"),
         ([str(a), str(tmp_path / "empty")], "empty: no finished run"),
         ([str(a), str(verified)], "verified: no benchmark[\\s\\S]*a run of verify"),

@@ -9,6 +9,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,22 @@ def test_as_often_as_orders_themselves_say() -> None:
     assert significant == round(0.016667 * len(orders))
 
 
+def test_a_year_of_daily_runs_is_no_longer_to_wait_for() -> None:
+    """Beyond forty runs the normal distribution takes over, and says what counting would."""
+    draw = random.Random(5)  # noqa: S311
+    for n in (8, 30, 40):
+        values = [at / n + draw.gauss(0, 1) for at in range(n)]
+        counted = fleet.mann_kendall(values)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(fleet, "_COUNTED", 7)
+            assert fleet.mann_kendall(values) == pytest.approx(
+                counted, abs=0.02 if n == 8 else 0.002
+            )
+    began = time.monotonic()
+    assert fleet.mann_kendall([draw.random() for _ in range(365)]) > 0.001
+    assert time.monotonic() - began < 10
+
+
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An inventory of six hosts, which are this machine; Ansible is not asked to read it."""
@@ -112,11 +129,18 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measure(
-    site: Path, host: str, day: int = 0, *, speed: float = 100.0, **changes: object
+    site: Path,
+    host: str,
+    day: int = 0,
+    *,
+    speed: float = 100.0,
+    question: str = "",
+    **changes: object,
 ) -> Path:
     seed = HOSTS.index(host) * 100 + day
+    made = benchmark(seed, speed=speed, categories=3).model_copy(update={"question": question})
     return keep(
-        site / "runs", f"{day:02}-{host}", benchmark(seed, speed=speed, categories=3),
+        site / "runs", f"{day:02}-{host}", made,
         host=host, hardware="cpu", started=NOW + dt.timedelta(days=day), **changes,
     )  # fmt: skip
 
@@ -259,6 +283,31 @@ def test_another_command_is_another_thing(site: Path) -> None:
     check = look(site)[1]["same command"]
     assert not check.ok
     assert check.observed == ("4: spark-01, spark-03, spark-04, spark-05, spark-06; 8: spark-02")
+
+
+def test_runs_that_share_no_point_have_no_trend(site: Path) -> None:
+    for day, name in enumerate(("coding-c1", "prose-c1")):
+        one = benchmark(day, categories=2)
+        one = one.model_copy(update={"cells": [cell for cell in one.cells if cell.id == name]})
+        keep(site / "runs", f"{day}", one, hardware="cpu", started=NOW + dt.timedelta(days=day))
+    keep(site / "runs", "9", benchmark(9, categories=2), host="spark-02", hardware="cpu")
+    begun, _ = look(site)
+    rows = fleet.beside(begun, fleet.standings(begun))
+    assert {row["trend"] for row in rows if row["host"] == "spark-01"} == {
+        "its runs share no point"
+    }
+
+
+def test_what_asked_something_else_is_beside_nobody(site: Path) -> None:
+    """Other prompts of the same suite: half as fast, and no fault of the host."""
+    for host in HOSTS:
+        measure(site, host, question="spec-bench-new")
+        if host == "spark-01":
+            measure(site, host, 1, question="spec-bench-new")
+    measure(site, "spark-01", -1, speed=50.0, question="spec-bench-old")
+    checks = look(site)[1]
+    assert [key for key, one in checks.items() if not one.ok] == []
+    assert checks["drift spark-01 spec-bench"].observed == "none over 2 runs"
 
 
 def test_drift_is_rarely_noise(site: Path) -> None:

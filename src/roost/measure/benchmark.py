@@ -8,6 +8,7 @@ ones is a failed check. What was measured before something broke stays in the ru
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import time
@@ -47,6 +48,13 @@ class Plan:
     suite: Suite
     cells: list[Cell]
     prompts: str
+
+    @property
+    def question(self) -> str:
+        """What makes two measurements comparable: the suite and the text of the prompts."""
+        texts = [(cell.id, [prompt.text for prompt in cell.prompts]) for cell in self.cells]
+        asked = f"{self.suite.model_dump_json()}{texts}"
+        return f"{self.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
 
     def describe(self) -> dict[str, str]:
         """For the first output of a notebook."""
@@ -445,6 +453,7 @@ def _conclude(session: Session, broke: str) -> Evidence:
         suite=session.plan.name,
         protocol=session.suite.protocol,
         prompts=session.plan.prompts,
+        question=session.plan.question,
         complete=not broke,
         cells=session.measured,
     )

@@ -1,4 +1,4 @@
-"""Charts for notebooks. Error bars are intervals (statistics.py); a bar across the line at 1 is noise."""
+"""Charts for notebooks. Error bars are intervals; a bar across the line at 1 is noise."""
 
 from __future__ import annotations
 

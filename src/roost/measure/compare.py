@@ -146,7 +146,7 @@ def load(folders: Sequence[Path]) -> list[Compared]:
     """Read the runs; the first is the baseline.
 
     Raises:
-        UsageError: Fewer than two, the same one twice, or of different suites.
+        UsageError: Fewer than two, the same one twice, or of different suites or prompts.
         RoostError: A folder is no finished benchmark.
     """
     if len(folders) < 2:
@@ -159,6 +159,15 @@ def load(folders: Sequence[Path]) -> list[Compared]:
         raise UsageError(
             f"the runs are of different suites: {', '.join(suites)}",
             why="their figures mean different things",
+        )
+    first = found[0]
+    others = [run for run in found if not run.benchmark.asks_as(first.benchmark)]
+    if others:
+        raise UsageError(
+            f"{others[0].name} asked something else than {first.name}",
+            why=f"both are of {suites[0]}, with other prompts or of another version of the suite: "
+            f"{others[0].benchmark.prompts} and {first.benchmark.prompts}",
+            fix="measure one of them again with the prompts of the other (--prompts)",
         )
     return found
 

@@ -33,7 +33,7 @@ from roost.inventory import Host, Inventory
 from roost.measure import compare, points, store
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import DECISIVE, TOLERANCE
-from roost.measure.points import Metric
+from roost.measure.points import Benchmark, Metric
 from roost.measure.statistics import CONFIDENCE
 from roost.measure.store import Kept, KeptResult
 from roost.root import repository_root
@@ -339,10 +339,8 @@ def _now(facts: HostFacts | RoostError) -> str:
 def standings(fleet: Fleet) -> list[Standing]:
     """Every host's newest benchmark of each suite against its class."""
     newest: dict[tuple[Class, str], dict[str, Measured]] = {}
-    for one in fleet.measured:
-        if one.kept.benchmark is not None:
-            beside = newest.setdefault((one.belongs, one.kept.benchmark.suite), {})
-            beside[one.result.host] = one
+    for (host, belongs, suite), runs_of in benchmarked(fleet).items():
+        newest.setdefault((belongs, suite), {})[host] = runs_of[-1]
     found = []
     for (belongs, suite), by_host in newest.items():
         for key in DECISIVE:
@@ -356,6 +354,26 @@ def standings(fleet: Fleet) -> list[Standing]:
                 )
                 for host, ratio in ratios.items()
             ]  # fmt: skip
+    return found
+
+
+def benchmarked(fleet: Fleet) -> dict[tuple[str, Class, str], list[Measured]]:
+    """Benchmarks by host, class and suite, the newest last.
+
+    Of a suite that was asked with other prompts, or has changed, only what asked as the class's
+    newest did: the rest is no measure of it.
+    """
+    asked: dict[tuple[Class, str], Benchmark] = {}
+    for one in fleet.measured:
+        if (benchmark := one.kept.benchmark) is not None:
+            asked[one.belongs, benchmark.suite] = benchmark
+    found: dict[tuple[str, Class, str], list[Measured]] = {}
+    for one in fleet.measured:
+        if (benchmark := one.kept.benchmark) is not None:
+            newest = asked[one.belongs, benchmark.suite]
+            if benchmark.asks_as(newest):
+                key = (one.result.host, one.belongs, benchmark.suite)
+                found.setdefault(key, []).append(one)
     return found
 
 
@@ -440,12 +458,19 @@ def _trend(metric: Metric, times: Sequence[float], logs: Sequence[float]) -> Tre
     return Trend(metric, len(logs), change, mann_kendall(logs))
 
 
+#: Values up to which all orders are counted; beyond, the normal distribution is as good.
+_COUNTED = 40
+
+
 def mann_kendall(series: Sequence[float]) -> float:
-    """The two-sided probability of so ordered a series if every order were as likely (exact)."""
+    """The two-sided probability of so ordered a series if every order were as likely."""
     n = len(series)
     score = sum(
         (series[b] > series[a]) - (series[b] < series[a]) for a, b in combinations(range(n), 2)
     )
+    if n > _COUNTED:
+        deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+        return math.erfc(max(0, abs(score) - 1) / deviation / math.sqrt(2))
     # How many of the n! orders have how many pairs in order, built up one value at a time.
     ways = [1]
     for size in range(2, n + 1):
@@ -573,13 +598,10 @@ def _said(found: Sequence[Standing]) -> str:
 
 def _drifts(fleet: Fleet) -> list[Check]:
     """For each host and suite: the trend of its runs, and the newest beside the one before."""
-    series: dict[tuple[str, Class, str], list[Measured]] = {}
-    for one in fleet.measured:
-        if one.kept.benchmark is not None:
-            key = (one.result.host, one.belongs, one.kept.benchmark.suite)
-            series.setdefault(key, []).append(one)
     checks = []
-    for (host, belongs, suite), found in sorted(series.items(), key=lambda item: str(item[0])):
+    for (host, belongs, suite), found in sorted(
+        benchmarked(fleet).items(), key=lambda item: str(item[0])
+    ):
         if len(found) < 2:
             continue
         drifting = [
@@ -670,18 +692,14 @@ def _parted(commands: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def beside(fleet: Fleet, standing: Sequence[Standing]) -> list[dict[str, str]]:
     """A row a host, suite and metric: its ratio to its class and its trend, for a table."""
     found = []
+    measured = benchmarked(fleet)
     for one in standing:
-        series = [
-            run
-            for run in fleet.of(one.host, "benchmark")
-            if run.belongs == one.belongs
-            and run.kept.benchmark is not None
-            and run.kept.benchmark.suite == one.suite
-        ]
-        trend = next(trend for trend in trends(series) if trend.metric.key == one.metric.key)
-        said = f"needs {FEWEST_RUNS} runs"
-        if trend.change is not None and trend.p is not None:
-            said = f"{(trend.change - 1) * 100:+.1f} % (p {trend.p:.2g})"
+        of_it = measured[one.host, one.belongs, one.suite]
+        of_metric = [trend for trend in trends(of_it) if trend.metric == one.metric]
+        said = f"needs {FEWEST_RUNS} runs" if of_metric else "its runs share no point"
+        for trend in of_metric:
+            if trend.change is not None and trend.p is not None:
+                said = f"{(trend.change - 1) * 100:+.1f} % (p {trend.p:.2g})"
         found.append(
             {
                 "host": one.host,
@@ -690,7 +708,7 @@ def beside(fleet: Fleet, standing: Sequence[Standing]) -> list[dict[str, str]]:
                 "figure": one.metric.title,
                 "of its class": f"{one.ratio:.3f}",
                 "verdict": one.verdict,
-                "runs": str(trend.runs),
+                "runs": str(len(of_it)),
                 "trend": said,
             }
         )

@@ -144,13 +144,30 @@ class CellPoints(_Data):
 
 
 class Benchmark(_Data):
-    """``benchmark.json``. ``complete`` is false where the suite was not measured to its end."""
+    """``benchmark.json``.
+
+    Attributes:
+        question: The suite's name and a hash of it and of the prompts' texts: what two benchmarks
+            must share to be compared. Empty in those from before it was kept.
+        complete: False where the suite was not measured to its end.
+    """
 
     suite: str
     protocol: str
     prompts: str
+    question: str = ""
     complete: bool
     cells: list[CellPoints]
+
+    def asks_as(self, other: Benchmark) -> bool:
+        """Whether both measured the same, for all that is known."""
+        if self.question and other.question:
+            return self.question == other.question
+        return (self.suite, self.protocol, self.prompts) == (
+            other.suite,
+            other.protocol,
+            other.prompts,
+        )
 
     def cell(self, cell_id: str) -> CellPoints | None:
         return next((cell for cell in self.cells if cell.id == cell_id), None)
