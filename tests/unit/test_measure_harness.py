@@ -132,6 +132,22 @@ def test_sglang_appends_lines_and_counts_no_failures() -> None:
         harness.parse_sglang(json.dumps({k: v for k, v in SGLANG.items() if k != "errors"}))
 
 
+def test_sglangs_shuffled_requests_are_in_the_prompts_order_again() -> None:
+    """The order is what its own ``sample_custom_requests`` (0.5.23) makes of eight prompts."""
+    asked = [4, 1, 5, 2, 0, 3, 7, 6]
+    shuffled = {
+        **SGLANG,
+        "completed": 8,
+        "input_lens": [100 + prompt for prompt in asked],
+        **{
+            key: [value] * 8 for key, value in (("output_lens", 5), ("ttfts", 0.1), ("itls", [0.1]))
+        },
+        "errors": [""] * 8,
+    }
+    found = harness.parse_sglang(json.dumps(shuffled))
+    assert [request.prompt_tokens for request in found.requests] == list(range(100, 108))
+
+
 def test_commands_send_the_prompts_as_they_are_to_completions() -> None:
     vllm = harness.vllm_command(LOAD)
     assert vllm[:3] == ["vllm", "bench", "serve"]

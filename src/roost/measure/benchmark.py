@@ -325,7 +325,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
     written = _docker(session, ["exec", _name(session), "cat", str(load.result)])
     raw = f"harness_{name}.json"
     write_atomically(session.folder / raw, written)
-    result = (harness.parse_sglang if sglang else harness.parse_vllm)(written)
+    result = harness.parse_sglang(written, load.seed) if sglang else harness.parse_vllm(written)
     marks, spec_delta = judge(result, before, after)
     marks += watch.marks()
     return Repetition(

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import json
 import math
+import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -107,7 +108,7 @@ def vllm_command(load: Load) -> list[str]:
 def sglang_command(load: Load) -> list[str]:
     """SGLang's harness under its older name, which every release from 0.5.14 to 0.5.23 takes.
 
-    It shuffles a data set, by ``--seed``: equal prompts come in an equal order in every run.
+    It shuffles a data set, by ``--seed``; :func:`parse_sglang` puts its requests in order again.
     """
     return [
         "python3", "-m", "sglang.bench_serving",
@@ -156,10 +157,14 @@ def parse_vllm(text: str) -> HarnessResult:
     return _result(data, failed=int(_number(data, "failed")), accept_length=length)
 
 
-def parse_sglang(text: str) -> HarnessResult:
+def parse_sglang(text: str, seed: int = 0) -> HarnessResult:
     """Read the last line of SGLang's JSONL (0.5.14 to 0.5.23, with ``--output-details``).
 
     SGLang counts no failures; a request that failed has an error text.
+
+    Args:
+        text: The file.
+        seed: Of the load.
 
     Raises:
         RoostError: It is no such file, or lacks what a measurement needs.
@@ -167,7 +172,12 @@ def parse_sglang(text: str) -> HarnessResult:
     lines = [line for line in text.splitlines() if line.strip()]
     data = _document(lines[-1] if lines else "", "the result of SGLang's harness")
     failed = sum(1 for error in _list(data, "errors") if error)
-    return _result(data, failed=failed, accept_length=data.get("accept_length"))
+    found = _result(data, failed=failed, accept_length=data.get("accept_length"))
+    # The same shuffle of as many numbers says which prompt each request was.
+    asked = list(range(len(found.requests)))
+    random.Random(seed).shuffle(asked)  # noqa: S311
+    in_order = sorted(zip(asked, found.requests, strict=True), key=lambda pair: pair[0])
+    return replace(found, requests=tuple(request for _, request in in_order))
 
 
 def _result(data: Mapping[str, Any], *, failed: int, accept_length: Any) -> HarnessResult:
