@@ -117,6 +117,18 @@ def test_each_figure_can_be_traced(root: Path) -> None:
     assert raw.read_bytes() == (root / "1-spark-01" / raw.name).read_bytes()
 
 
+def test_figures_of_a_comparison_lead_to_the_runs(root: Path) -> None:
+    source = "worse; 2-spark-02 / 1-spark-01; belongs to the hardware"
+    figure = Figure(title="Accept length, x", value=0.8, unit="times", source=source)
+    keep(root, "3-compare", notebook="compare", figures={"x": figure})
+    page = Html((build(root) / "runs" / "3-compare.html").read_text())
+    assert {"1-spark-01.html", "2-spark-02.html"} <= {
+        link.rpartition("/")[2] for link in page.values("a", "href")
+    }
+    # Of a comparison nothing of a machine could be recorded.
+    assert "not recorded" not in page.text
+
+
 def test_every_chart_has_words_with_its_values(root: Path) -> None:
     site = build(root)
     html = Html((site / "runs" / "1-spark-01.html").read_text())
@@ -317,21 +329,34 @@ def test_a_full_disk_leaves_the_site_that_was_there(root: Path) -> None:
 
 
 def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
-    ratio = Figure(title="b / a", value=0.85, unit="times", source="worse; x", low=0.8, high=0.9)
-    noise = Figure(title="c / a", value=0.95, unit="times", source="no difference; x")
-    keep(tmp_path, "1", notebook="compare", figures={"b.x/a": ratio, "c.x/a": noise})
+    figures = {}
+    for at, (verdict, value, low, high) in enumerate(
+        (("worse", 0.85, 0.8, 0.9), ("no difference", 0.95, None, None))
+    ):
+        source = f"{verdict}; b / a; belongs to the hardware"
+        for title, name in (("Throughput of all users", "speed"), ("Accept length", "length")):
+            figures[f"b.p{at}-c1.{name}/a"] = Figure(
+                title=f"{title}, p{at}-c1", value=value, unit="times", source=source,
+                low=low, high=high,
+            )  # fmt: skip
+    keep(tmp_path, "1", notebook="compare", figures=figures)
     rates = {
         f"accept_rate_position_{at}": Figure(title="t", value=value, unit="%", source="s")
         for at, value in enumerate((60.0, 30.0))
     }
     keep(tmp_path, "2", notebook="verify", figures=rates)
     one, other = store.read_all(tmp_path)
-    (chart,) = charts.of_run(one)
-    assert "b / a 0.850, worse" in chart.alt
-    worse, other_one = chart.options["Ratios to the baseline"]["data"]
-    assert (worse["meta"], worse["y"]) == ("--bad", ["b / a"])
+    chart, lengths = charts.of_run(one)
+    assert "p0-c1 0.850, worse" in chart.alt
+    assert "Accept length: b / a, ratios to the baseline" in lengths.alt
+    # The runs' names stand in the heading, once.
+    drawn = chart.options["Throughput of all users: b / a"]
+    worse, other_one = drawn["data"]
+    assert (worse["meta"], worse["y"]) == ("--bad", ["p0-c1"])
     assert worse["error_x"]["array"] == [pytest.approx(0.05)]
-    assert (other_one["meta"], other_one["y"]) == ("--quiet", ["c / a"])
+    assert (other_one["meta"], other_one["y"]) == ("--quiet", ["p1-c1"])
+    low, high = drawn["layout"]["xaxis"]["range"]
+    assert low < 0.8 < 1 < high
     (chart,) = charts.of_run(other)
     assert chart.alt.endswith("this run 60%, 30%")
 

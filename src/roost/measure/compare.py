@@ -222,13 +222,13 @@ def between(
     shared = [(cell, theirs) for cell in first.cells if (theirs := other.cell(cell.id))]
     if confidence is None:
         confidence = 1 - (1 - statistics.CONFIDENCE) / max(1, len(shared))
+    for metric in points.METRICS if len(shared) > 1 else ():
+        if (ratio := metric.over(shared)) is not None:
+            yield ALL, metric, ratio, judge(ratio, metric, tolerance)
     for cell, theirs in shared:
         for metric in points.METRICS:
             if (ratio := metric.ratio(cell, theirs, confidence)) is not None:
                 yield cell.id, metric, ratio, judge(ratio, metric, tolerance)
-    for metric in points.METRICS if len(shared) > 1 else ():
-        if (ratio := metric.over(shared)) is not None:
-            yield ALL, metric, ratio, judge(ratio, metric, tolerance)
 
 
 def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
@@ -309,10 +309,11 @@ def figures(found: Sequence[Gap]) -> dict[str, Figure]:
     """A figure for each gap."""
     return {
         f"{gap.other}.{gap.cell}.{gap.metric.key}/{gap.baseline}": Figure(
-            title=f"{gap.metric.title}, {gap.cell}: {gap.other} / {gap.baseline}",
+            title=f"{gap.metric.title}, {gap.cell}",
             value=gap.value.value,
             unit="times",
-            source=f"{gap.verdict}; belongs to the {gap.metric.belongs_to}",
+            source=f"{gap.verdict}; {gap.other} / {gap.baseline}; belongs to the "
+            f"{gap.metric.belongs_to}",
             low=gap.value.low,
             high=gap.value.high,
         )

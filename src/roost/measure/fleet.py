@@ -93,8 +93,6 @@ class Measured:
 
 #: Of these a class must have one value; of driver and kernel a difference is only said.
 _PINNED = ("image", "model", "drafter", "command", "engine")
-#: Runs that look at a host; others (a comparison, a search) are of such runs.
-_OF_A_HOST = {"verify", "benchmark"}
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ def start(
         for run in kept
         if run.result is not None
         and run.result.host in loaded.hosts
-        and run.kind in _OF_A_HOST
+        and run.kind in store.OF_A_HOST
         and not run.result.trial
     ]
     measured.sort(key=lambda one: one.result.started)

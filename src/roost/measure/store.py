@@ -34,6 +34,8 @@ State = Literal["passed", "failed", "unfinished", "unreadable"]
 
 #: What a rollout keeps of itself, above its hosts' runs.
 ROLLOUT = "rollout.json"
+#: Runs that look at a host; others (a comparison, a search) are of such runs.
+OF_A_HOST = {"verify", "benchmark"}
 #: A site that was built among the runs is no run; this file marks it.
 SITE_MARK = "roost-site.json"
 

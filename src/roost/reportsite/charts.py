@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import html
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -304,10 +305,27 @@ def _positions(figures: dict[str, Figure]) -> list[Chart]:
 
 
 def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
-    """Figures that are ratios; only a difference beyond noise has a colour, as in notebooks."""
-    found = [figure for figure in figures.values() if figure.unit == "times"]
-    if not found:
-        return []
+    """Figures that are ratios, a chart for each kind of figure and pair of runs."""
+    groups: dict[str, list[Figure]] = {}
+    for figure in figures.values():
+        if figure.unit == "times":
+            kind, pair = figure.title.partition(", ")[0], _pair(figure)
+            groups.setdefault(f"{kind}: {pair}" if pair else kind, []).append(figure)
+    return [_ratio(name, found, to) for name, found in groups.items()]
+
+
+def _pair(figure: Figure) -> str:
+    """The runs that were divided, where its source says so."""
+    return next((part for part in figure.source.split("; ") if " / " in part), "")
+
+
+def _ratio(name: str, found: Sequence[Figure], to: str) -> Chart:
+    """One chart; only a difference beyond noise has a colour, as in notebooks."""
+
+    def row(figure: Figure) -> str:
+        # An older roost's titles name the runs too.
+        return _plain(figure.title.partition(", ")[2] or figure.title)
+
     traces = []
     for verdict, colour in (("worse", "--bad"), ("better", "--good"), ("", "--quiet")):
         here = [figure for figure in found if _verdict(figure) == verdict]
@@ -320,31 +338,36 @@ def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
                 "name": verdict or "no difference",
                 # The page's script puts in what this colour is, in light or in dark.
                 "meta": colour,
-                "x": [row["value"] for row in rows],
-                "y": [_plain(figure.title) for figure in here],
+                "x": [one["value"] for one in rows],
+                "y": [row(figure) for figure in here],
                 "text": [_plain(figure.source) for figure in here],
                 "hovertemplate": "%{x:.3f}<br>%{text}<extra></extra>",
             }
         )
+    ends = [end for f in found for end in (f.value, f.low, f.high) if end is not None]
+    finite = [1.0, *filter(math.isfinite, ends)]
+    room = 0.05 * (max(finite) - min(finite)) or 0.05
     layout = {
         "showlegend": True,
         "shapes": [{"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}],
-        "xaxis": {"title": {"text": f"times {to}"}},
+        "xaxis": {
+            "title": {"text": f"times {to}"},
+            # A line takes no room by itself, and without it no ratio can be read.
+            "range": [min(finite) - room, max(finite) + room],
+        },
         "yaxis": {
             "type": "category",
             "categoryorder": "array",
-            "categoryarray": [_plain(figure.title) for figure in reversed(found)],
+            "categoryarray": list(dict.fromkeys(row(figure) for figure in reversed(found))),
         },
     }
-    said = "; ".join(f"{figure.title} {figure.value:.3f}, {figure.source}" for figure in found)
-    return [
-        Chart(
-            "Bars are intervals, where there are any; grey is no difference beyond noise.",
-            f"Ratios to {to}: {said}",
-            {f"Ratios to {to}": {"data": [one for one in traces if one["x"]], "layout": layout}},
-            height=_AROUND + 30 + _ROW * max(len(found), 3),
-        )
-    ]
+    said = "; ".join(f"{row(figure)} {figure.value:.3f}, {figure.source}" for figure in found)
+    return Chart(
+        "Bars are intervals, where there are any; grey is no difference beyond noise.",
+        f"{name}, ratios to {to}: {said}",
+        {name: {"data": [one for one in traces if one["x"]], "layout": layout}},
+        height=_AROUND + 30 + _ROW * max(len(found), 3),
+    )
 
 
 def _verdict(figure: Figure) -> str:

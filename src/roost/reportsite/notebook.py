@@ -12,7 +12,7 @@ from typing import Any
 
 import bleach
 import nbformat
-from bleach.css_sanitizer import ALLOWED_CSS_PROPERTIES, ALLOWED_SVG_PROPERTIES, CSSSanitizer
+from bleach.css_sanitizer import ALLOWED_SVG_PROPERTIES, CSSSanitizer
 
 from roost.errors import RoostError
 
@@ -61,7 +61,7 @@ def clean(html: str) -> str:
         protocols={"http", "https", "data"},
         css_sanitizer=CSSSanitizer(
             # Drawing and type only: what is positioned could lie over the page's own words.
-            allowed_css_properties=ALLOWED_CSS_PROPERTIES & _HARMLESS,
+            allowed_css_properties=_HARMLESS,
             allowed_svg_properties=ALLOWED_SVG_PROPERTIES,
         ),
         strip=True,
@@ -69,7 +69,10 @@ def clean(html: str) -> str:
     return cleaned
 
 
-_HARMLESS = {"color", "font-family", "font-size", "font-style", "font-weight", "text-align"}
+_HARMLESS = {
+    "color", "font-family", "font-size", "font-style", "font-weight", "overflow-wrap",
+    "table-layout", "text-align", "vertical-align", "white-space", "width",
+}  # fmt: skip
 
 
 def _allowed(tag: str, name: str, value: str) -> bool:

@@ -27,7 +27,7 @@ from markupsafe import Markup
 import roost
 from roost import report, runs
 from roost.errors import RoostError
-from roost.measure import points
+from roost.measure import points, store
 from roost.measure.store import Kept, KeptResult
 from roost.reportsite import charts, notebook
 
@@ -87,16 +87,24 @@ def index(kept: Sequence[Kept], title: str) -> str:
     )
 
 
-def run(kept: Kept, files: Mapping[str, str], within: Sequence[Kept] = ()) -> str:
+def run(
+    kept: Kept,
+    files: Mapping[str, str],
+    within: Sequence[Kept] = (),
+    others: Sequence[Kept] = (),
+) -> str:
     """A run's page.
 
     Args:
         kept: The run.
         files: Where each of its raw files is in the site.
         within: The runs that stand in its folder, as a rollout's do.
+        others: All runs of the site; figures that name one link to it.
     """
     up = "../" * address(kept).count("/")
     links = {name: up + quote(os.fsencode(place)) for name, place in files.items()}
+    named = {one.name: up + quote(os.fsencode(address(one))) for one in others if one is not kept}
+    targets = _targets({**named, **links})
     result = kept.result
     problems = [kept.problem] if kept.problem else []
     try:
@@ -119,7 +127,7 @@ def run(kept: Kept, files: Mapping[str, str], within: Sequence[Kept] = ()) -> st
         row=row,
         checks=sorted(result.checks, key=lambda check: check.ok) if result else [],
         charts=drawn,
-        figures=[(figure, _linked(figure.source, links)) for figure in result.figures.values()]
+        figures=[(figure, _linked(figure.source, targets)) for figure in result.figures.values()]
         if result
         else [],
         origin=_origin(kept),
@@ -174,12 +182,20 @@ def _points(row: Row, run: Kept) -> list[dict[str, Any]]:
     ]
 
 
-def _linked(text: str, links: Mapping[str, str]) -> list[tuple[str, str | None]]:
-    """A figure's source, with the raw files that it names as links."""
-    if not links:
-        return [(text, None)]
+_Targets = tuple[re.Pattern[str], Mapping[str, str]]
+
+
+def _targets(links: Mapping[str, str]) -> _Targets:
+    """Links by what stands for them in a text, and a pattern that finds them."""
     longest_first = sorted(links, key=len, reverse=True)
-    names = re.compile("|".join(re.escape(name) for name in longest_first))
+    # Whole names only: a host's or a rollout's may be a part of many words.
+    names = "|".join(re.escape(name) for name in longest_first)
+    return re.compile(rf"(?<![\w.-])(?:{names})(?![\w-])" if names else r"(?!)"), links
+
+
+def _linked(text: str, targets: _Targets) -> list[tuple[str, str | None]]:
+    """A figure's source, with the raw files and runs that it names as links."""
+    names, links = targets
     found: list[tuple[str, str | None]] = []
     at = 0
     for match in names.finditer(text):
@@ -191,6 +207,8 @@ def _linked(text: str, links: Mapping[str, str]) -> list[tuple[str, str | None]]
 def _origin(kept: Kept) -> list[tuple[str, str]]:
     """Protocol, pins, engine and machine: what any figure of the page rests on."""
     rows: list[tuple[str, str | None]] = []
+    # A comparison has no machine: its runs have.
+    unknown, of_a_host = "not recorded", kept.kind in store.OF_A_HOST
     if kept.benchmark is not None:
         whole = "" if kept.benchmark.complete else " (not measured to its end)"
         rows += [
@@ -202,11 +220,11 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         titles = {"image": "Image", "model": "Model", "drafter": "Drafter", "file": "Lock"}
         rows += [(titles.get(key, key), lock[key]) for key in [*titles, *lock] if key in lock]
         command, env = kept.result.command, kept.result.env
-        rows.append(("Command", shlex.join(command) or "not recorded"))
+        rows.append(("Command", shlex.join(command) or (unknown if of_a_host else "")))
         rows.append(("Environment", " ".join(f"{key}={value}" for key, value in env.items())))
         if kept.result.trial:
             rows.append(("Tried", "these settings were tried; the host went back to its own"))
-    rows.append(("Engine version", kept.engine_version or "not recorded"))
+    rows.append(("Engine version", kept.engine_version or (unknown if of_a_host else "")))
     if kept.machine is not None and kept.machine.facts is not None:
         facts = kept.machine.facts.model_dump()
         gpus = [
@@ -217,9 +235,9 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
             ("Machine", f"{facts.get('machine', '')}, Linux {facts.get('kernel', '')}"),
             ("GPUs", "; ".join(gpus) or "none seen"),
         ]
-    else:
+    elif of_a_host:
         why = kept.machine.not_read if kept.machine else ""
-        rows.append(("Machine", f"not recorded{f': {why}' if why else ''}"))
+        rows.append(("Machine", f"{unknown}{f': {why}' if why else ''}"))
     rows.append(("Folder", kept.name))
     return list(dict.fromkeys((name, text) for name, text in rows if text))
 
@@ -231,7 +249,7 @@ def _said(error: RoostError, kept: Kept) -> str:
 def _rest(kept: Kept) -> str:
     """What a result holds beside what every kind has, as it stands there."""
     known = KeptResult.model_fields if kept.result is not None else {}
-    rest = {key: value for key, value in kept.document.items() if key not in known}
+    rest = {key: value for key, value in kept.document.items() if value and key not in known}
     return _pretty(rest) if rest else ""
 
 

@@ -126,7 +126,7 @@ def _write(kept: list[Kept], folder: Path, title: str) -> None:
         page = folder / pages.address(run)
         page.parent.mkdir(parents=True, exist_ok=True)
         within = [one for one in kept if one.folder.is_relative_to(run.folder) and one is not run]
-        page.write_text(pages.run(run, files, within), encoding="utf-8")
+        page.write_text(pages.run(run, files, within, kept), encoding="utf-8")
     (folder / "index.html").write_text(pages.index(kept, title), encoding="utf-8")
     (folder / SITE_MARK).write_text("{}\n")
 
