@@ -40,7 +40,7 @@ def number(value: float) -> str:
     """A figure with three significant digits, and never in powers of ten."""
     if value == 0:
         return "0"
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    decimals = next((at for at, from_ in enumerate((100, 10, 1)) if abs(value) >= from_), 3)
     return f"{value:,.{decimals}f}"
 
 

@@ -126,7 +126,7 @@ def test_each_figure_says_what_produced_it() -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (0.123, "0.12"), (2.5, "2.50"), (41.26, "41.3"), (12345.6, "12,346")],
+    [(0, "0"), (0.1234, "0.123"), (2.5, "2.50"), (41.26, "41.3"), (12345.6, "12,346")],
 )
 def test_numbers(value: float, shown: str) -> None:
     assert report.number(value) == shown
