@@ -72,7 +72,7 @@ def test_a_regression_from_measuring_to_the_verdict(engine: Engine, tmp_path: Pa
     assert done.exit_code == 1, done.output
     (outcome,) = json.loads(done.stdout)
     failed = {check["id"]: check for check in outcome["result"]["checks"] if not check["ok"]}
-    assert set(failed) == {"code-c1", "prose-c1"}
+    assert set(failed) == {"all points", "code-c1", "prose-c1"}
     assert failed["code-c1"]["why"].startswith("the model or its drafter")
     folder = Path(outcome["run"])
     assert runs.read(folder).notebook == "compare"
