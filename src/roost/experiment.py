@@ -251,7 +251,8 @@ def _planned(
             resolved[variant.name] = resolve(host, variant)
         except RefusedError as error:
             refusals[variant.name] = " ".join(str(error).split())
-    plans = gate.plans(resolved.values(), facts, _hub_token(host))
+    token = site.from_variables(host.name, host.variables).token()
+    plans = gate.plans(resolved.values(), facts, token)
     for name, plan in zip(resolved, plans, strict=True):
         if plan.refused:
             refusals[name] = "; ".join(f"{one.id}: {one.summary}" for one in plan.refused)
@@ -288,11 +289,6 @@ def resolve(host: Host, variant: Variant) -> Deployment:
     """
     variables = {**host.variables, **variant.variables}
     return deployment.from_variables(host.name, variables, repository_root())
-
-
-def _hub_token(host: Host) -> str | None:
-    given = site.from_variables(host.name, host.variables).hub_token
-    return given.get_secret_value() if given else None
 
 
 def preflight(experiment: Experiment) -> None:

@@ -32,6 +32,9 @@ FINGERPRINTED = ("config.json", "model.safetensors.index.json")
 _MOST = 64_000_000
 
 
+_GIVEN = "roost_hub_token in the inventory, HF_TOKEN where there is none"
+
+
 class HubUnavailableError(RoostError):
     """No hub answered, or it would not now: this says nothing about the repository."""
 
@@ -244,7 +247,7 @@ def _refusal(where: str, response: httpx2.Response) -> RoostError:
     if code == "GatedRepo":
         return HubRefusedError(
             f"{where}: the repository is gated",
-            fix="accept its terms on the hub and give a token in HF_TOKEN",
+            fix=f"accept its terms on the hub and give a token that opens it: {_GIVEN}",
         )
     if code == "RevisionNotFound":
         return HubRefusedError(
@@ -262,7 +265,7 @@ def _refusal(where: str, response: httpx2.Response) -> RoostError:
         return HubRefusedError(
             f"{where}: no such repository",
             why="missing, private, or gated without a token: the hub answers the same to all three",
-            fix="check the name; for a private repository give a token in HF_TOKEN",
+            fix=f"check the name; for a private repository give a token: {_GIVEN}",
         )
     # A signed address of a storage host is nothing to print; its name says enough.
     why = f"the answer is from {response.url.host}" if response.history else ""
@@ -272,7 +275,7 @@ def _refusal(where: str, response: httpx2.Response) -> RoostError:
         wait = f"{pause} seconds " if pause.isdecimal() else ""
         return HubUnavailableError(what, why=why, fix=f"wait {wait}and try again")
     if status == 403:
-        return HubRefusedError(what, why=why, fix="give a token in HF_TOKEN that may read it")
+        return HubRefusedError(what, why=why, fix=f"give a token that may read it: {_GIVEN}")
     return HubRefusedError(what, why=why, fix="check the address")
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from roost import catalog, fallbacks, hub, lock, site
 from roost.catalog import Catalog, Recipe
 from roost.errors import RoostError, UsageError
-from roost.lock import Failure, Lock, LockedImage
+from roost.lock import Failure, Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision
 from roost.registry import GoneError, Registry
 from roost.root import default_lock_file
@@ -23,13 +23,18 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Job:
-    """Everything to ask, whom to ask, and where to write it."""
+    """Everything to ask, whom to ask, and where to write it.
+
+    Attributes:
+        hub_tokens: By repository; for others the hub's client looks into its environment.
+    """
 
     repositories: list[Repository]
     images: list[Image]
     hub_endpoint: str | None
     registry_mirror: str | None
     lock_file: Path
+    hub_tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,9 @@ def plan(
     """Collect what to ask.
 
     With an inventory: what its hosts deploy, overrides included, asked of the inventory's own hub
-    and registry. Without: the given recipes, or all, on every hardware they name, and what
-    ``overrides`` names beside them (``drafter_revision``, ``image``).
+    and registry, with the token of a host that deploys it. Without: the given recipes, or all, on
+    every hardware they name, and what ``overrides`` names beside them (``drafter_revision``,
+    ``image``).
 
     Raises:
         UsageError: Unknown recipe, or hosts of one inventory that disagree on hub, registry or
@@ -86,6 +92,7 @@ def _plan_inventory(
     }
     repositories: list[Repository] = []
     images: list[Image] = []
+    tokens: dict[str, str] = {}
     for name, given in hosts.items():
         recipe = known.recipe(given.recipe)
         known.machine(given.hardware)
@@ -95,6 +102,8 @@ def _plan_inventory(
         )
         repositories += more_repositories
         images += more_images
+        if token := given.token(hub_endpoint):
+            tokens = {**{one.repo: token for one in more_repositories}, **tokens}
     root = repository_root()
     return Job(
         repositories,
@@ -105,6 +114,7 @@ def _plan_inventory(
         lock_file
         or _same(path, "roost_lock_file", [h.lock_path(root) for h in hosts.values()])
         or default_lock_file(),
+        tokens,
     )
 
 
@@ -173,13 +183,17 @@ def run(job: Job, *, write: bool) -> Outcome:
         # Recipes share drafters, and machines share images: each is asked for once.
         {(one.repo, one.revision.name): one for one in job.repositories}.values(),
         {(one.repository, one.name): one for one in job.images}.values(),
-        ask_hub=functools.partial(hub.resolve, endpoint=job.hub_endpoint),
+        ask_hub=functools.partial(_ask_hub, job=job),
         ask_registry=functools.partial(_ask_registry, mirror=job.registry_mirror, lock=before),
         today=dt.datetime.now(dt.UTC).date(),
     )
     if write and after != before:
         lock.write(job.lock_file, after)
     return Outcome(after, lock.drift(before, after), failures)
+
+
+def _ask_hub(repository: Repository, job: Job) -> LockedModel:
+    return hub.resolve(repository, job.hub_endpoint, job.hub_tokens.get(repository.repo))
 
 
 def _ask_registry(image: Image, mirror: str | None, lock: Lock) -> LockedImage:

@@ -155,6 +155,19 @@ class HostVars(Strict):
             registry_mirror=self.registry_mirror,
         )
 
+    def token(self, hub: str | None = None) -> str | None:
+        """The site's token, for its own hub, or for the one that is asked instead.
+
+        Args:
+            hub: Asked instead of the site's own. A token for an endpoint that the inventory names,
+                such as a mirror's key, opens no other.
+        """
+        if self.hub_token is None:
+            return None
+        if hub and self.hub_endpoint and hub.rstrip("/") != self.hub_endpoint.rstrip("/"):
+            return None
+        return self.hub_token.get_secret_value()
+
     def lock_path(self, root: Path) -> Path:
         """The lock file, with a relative name taken from the repository root."""
         return root / self.lock_file

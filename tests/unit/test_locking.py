@@ -14,8 +14,8 @@ from tests.unit.source_000 import AUTHOR_DIGEST, DRAFTER
 from roost import catalog, deployment, lock, locking, registry
 from roost.catalog import Recipe
 from roost.errors import RefusedError, RoostError
-from roost.lock import Lock, LockedImage
-from roost.pins import Image
+from roost.lock import Lock, LockedImage, LockedModel
+from roost.pins import Image, Repository
 from roost.root import CATALOG_VARIABLE
 from roost.settings import Settings
 
@@ -105,6 +105,43 @@ def test_an_inventory_is_asked_for_what_it_runs_and_no_more(tmp_path: Path) -> N
     hosts.write_text(yaml.safe_dump({"all": {"hosts": {"spark-01": variables}}}))
     job = locking.plan([], inventory=hosts, lock_file=Path("x"))
     assert [one.reference for one in job.images] == [image]
+
+
+@pytest.mark.parametrize(
+    ("token", "endpoint", "options", "sent"),
+    [
+        (None, None, {}, None),
+        ("hf_mine", None, {}, "hf_mine"),
+        ("hf_mine", None, {"hub": "https://hub"}, "hf_mine"),
+        ("hf_mine", "https://mirror", {"hub": "https://hub"}, None),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_the_hub_is_asked_with_the_site_s_token(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | None,
+    endpoint: str | None,
+    options: dict[str, str],
+    sent: str | None,
+) -> None:
+    asked = []
+
+    def resolve(repository: Repository, endpoint: str | None, token: str | None) -> LockedModel:
+        asked.append((repository.repo, endpoint, token))
+        raise RoostError("not now")
+
+    monkeypatch.setattr("roost.hub.resolve", resolve)
+    common = {"roost_hardware": "gb10", "roost_recipe": "mine", "roost_registry_mirror": "[::1]:9"}
+    # Two hosts name the same repository, and the first one has no token.
+    of = {"a-01": {}, "b-01": {"roost_hub_token": token}}
+    hosts = tmp_path / "hosts.yml"
+    variables = {**common, "roost_hub_endpoint": endpoint}
+    hosts.write_text(yaml.safe_dump({"all": {"vars": variables, "hosts": of}}))
+    job = locking.plan([], inventory=hosts, lock_file=tmp_path / "lock.yml", **options)
+    assert "hf_mine" not in repr(job)
+    locking.run(job, write=False)
+    assert asked == [("org/model", options.get("hub", endpoint), sent)]
 
 
 def test_a_shortened_drafter_revision_is_asked_for_beside_the_recipe_s_own() -> None:

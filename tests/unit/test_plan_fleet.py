@@ -132,6 +132,32 @@ def test_a_repository_that_cannot_be_had_is_asked_for_once(
         assert "the hub did not answer" in {one.why for one in found.findings}
 
 
+@pytest.mark.parametrize("hub", [None, "http://hub:1"])
+def test_each_host_is_read_of_with_its_own_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hub: str | None
+) -> None:
+    asked = []
+
+    def reader(token: str | None, **_: Any) -> Any:
+        def read(weights: Weights) -> Any:
+            asked.append((weights.repo.partition("/")[0], token))
+            raise HubUnavailableError("the hub did not answer")
+
+        return read
+
+    monkeypatch.setattr("roost.plan.planner.reader", reader)
+    planned(
+        tmp_path,
+        inventory(
+            a=spark(hub_endpoint="http://hub:1", hub_token="hf_a"),
+            b=spark(hub_endpoint="http://hub:1", hub_token="hf_a"),
+            c=spark(hub_endpoint="http://hub:1"),
+        ),
+        hub=hub,
+    )
+    assert asked == [("deepreinforce-ai", "hf_a"), ("deepreinforce-ai", None)]
+
+
 def run(monkeypatch: pytest.MonkeyPatch, given: Inventory, *words: str) -> Result:
     monkeypatch.setattr("roost.inventory.load", lambda *_: given)
     return CliRunner().invoke(plan, ["-i", "inventory/test", *words], env={"COLUMNS": "120"})

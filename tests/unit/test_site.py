@@ -126,6 +126,25 @@ def test_a_secret_that_is_wrong_is_not_shown(name: str, value: Any) -> None:
     assert "mine" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "hub", "token"),
+    [
+        (None, None, "hf_mine"),
+        (None, "https://huggingface.co", "hf_mine"),
+        ("https://mirror", None, "hf_mine"),
+        ("https://mirror", "https://mirror/", "hf_mine"),
+        # A mirror's key is for nobody else to see.
+        ("https://mirror", "https://huggingface.co", None),
+    ],
+)
+def test_a_token_goes_to_the_hub_that_it_is_for(
+    endpoint: str | None, hub: str | None, token: str | None
+) -> None:
+    given = {**CPU, "roost_hub_token": "hf_mine", "roost_hub_endpoint": endpoint}
+    assert site.from_variables("spark-01", given).token(hub) == token
+    assert site.from_variables("spark-01", CPU).token(hub) is None
+
+
 def test_a_token_that_is_empty_is_an_error() -> None:
     with pytest.raises(UsageError, match=r"roost_hub_token: .*is empty"):
         site.from_variables("spark-01", {**CPU, "roost_hub_token": ""})

@@ -57,20 +57,21 @@ def plans(
         inventory: Loaded.
         root: The repository root, where locks live.
         catalog: What is known of models and engines.
-        hub: Read checkpoints from this one; none: from the one that a host's variables name.
+        hub: Read checkpoints from this one; none: from the one that a host's variables name. The
+            host's token opens either.
         models: Read them from a directory of snapshots instead.
         accept: Ids of error findings to go on with, beside each host's own.
     """
 
     @cache
-    def reader(endpoint: str | None) -> Reader | None:
-        read = planner.reader(hub=hub or endpoint, models=models)
+    def reader(endpoint: str | None, token: str | None) -> Reader | None:
+        read = planner.reader(hub=endpoint, models=models, token=token)
         return once(read) if read else None
 
     accept = tuple(accept)
     for host in inventory.hosts.values():
         try:
-            yield HostPlan(host.name, _plan(host, root, catalog, reader, accept), None)
+            yield HostPlan(host.name, _plan(host, root, catalog, hub, reader, accept), None)
         except RoostError as error:
             yield HostPlan(host.name, None, error)
 
@@ -79,7 +80,8 @@ def _plan(
     host: Host,
     root: Path,
     catalog: Catalog,
-    reader: Callable[[str | None], Reader | None],
+    hub: str | None,
+    reader: Callable[[str | None, str | None], Reader | None],
     accept: tuple[str, ...],
 ) -> Plan:
     given = site.from_variables(host.name, host.variables)
@@ -97,7 +99,7 @@ def _plan(
     return planner.make(
         resolved,
         catalog=catalog,
-        read=reader(given.hub_endpoint),
+        read=reader(hub or given.hub_endpoint, given.token(hub)),
         accept=(*accept, *given.accept_findings),
     )
 

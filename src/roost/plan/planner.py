@@ -159,13 +159,21 @@ def examine(
     return _with_pool(_with_budget(_with_rules(subject)))
 
 
-def reader(*, hub: str | None = None, models: Path | None = None) -> Reader | None:
-    """Reads from a directory of snapshots, else from a hub; none where neither is given."""
+def reader(
+    *, hub: str | None = None, models: Path | None = None, token: str | None = None
+) -> Reader | None:
+    """Reads from a directory of snapshots, else from a hub; none where neither is given.
+
+    Args:
+        hub: Its address.
+        models: The directory.
+        token: For the hub; none: what its client finds in its environment.
+    """
     from roost.plan import reading
 
     if models is not None:
         return partial(reading.from_directory, root=models)
-    return partial(reading.from_hub, endpoint=hub) if hub is not None else None
+    return partial(reading.from_hub, endpoint=hub, token=token) if hub is not None else None
 
 
 def frontier(subject: Subject) -> Frontier:
