@@ -24,7 +24,7 @@ module: await_downloads
 short_description: Wait for background downloads, and say how far they have come
 description:
   - Prints a line for each host every so often, with bytes, rate, the time that is left and the
-    stage of each download. Ends when all have ended, or one has failed.
+    stage of each download. Ends when all of O(downloads) have ended, or any has failed.
 options:
   downloads:
     description:
@@ -34,7 +34,7 @@ options:
     elements: dict
     required: true
   beside:
-    description: Further ones to show and not to wait for.
+    description: Further ones to show and not to wait for; if one of them fails, the wait ends.
     type: list
     elements: dict
     default: []
@@ -95,8 +95,9 @@ class ActionModule(ActionBase):  # type: ignore[misc]  # Ansible has no types
             else:
                 seen = now
                 watch.saw(looked, now)
-                results = [one["result"] for one in looked[: len(own)]]
+                results = [one["result"] for one in looked]
                 failed = any(boolean(one.get("failed", False)) for one in results if one)
+                results = results[: len(own)]
                 if failed or None not in results:
                     return {**result, "changed": True, "results": results}
             if now - printed >= interval:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import jobs
 
 DOCUMENTATION = r"""
 ---
@@ -63,7 +64,7 @@ downloads:
 def look(job: Path, path: Path) -> dict[str, Any]:
     """One download: ``{done, stage, result}``."""
     done, stage = _progress(path)
-    return {"done": done, "stage": stage, "result": _result(job)}
+    return {"done": done, "stage": stage, "result": jobs.result(job)}
 
 
 def _progress(path: Path) -> tuple[int | None, str]:
@@ -87,41 +88,6 @@ def _bytes(folder: Path) -> int:
             with contextlib.suppress(OSError):  # it has moved on
                 total += Path(where, name).stat().st_size
     return total
-
-
-def _result(job: Path) -> dict[str, Any] | None:
-    """What a job has returned, none while it works."""
-    if (ended := _recorded(job)) is not None or _alive(job.name):
-        return ended
-    # It may have ended between the two looks.
-    gone = "its process on the host is gone: killed, or the host was restarted"
-    return _recorded(job) or {"failed": True, "msg": gone}
-
-
-def _recorded(job: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads(job.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    # As long as it works, its record says only that it was begun.
-    ended = isinstance(found, dict) and ("changed" in found or "failed" in found)
-    return found if ended else None
-
-
-def _alive(job: str) -> bool:
-    """Whether Ansible's wrapper of the job runs.
-
-    Among its arguments is the job's id without the number after the dot, which is that of a process
-    that has long ended.
-    """
-    begun_as = job.rsplit(".", 1)[0].encode()
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if begun_as in arguments.read_bytes().split(b"\0"):
-                return True
-        except OSError:  # it has ended
-            continue
-    return False
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A real CUDA context inside the pinned image, before gigabytes of weights are fetched for it.
+"""A real CUDA context inside the pinned image, as soon as it is there: weights may still come.
 
 nvidia-smi on the host answers though no container can use the GPU: an old driver, a stale CDI
 specification or a libcuda of the image's own show only when CUDA starts there.
@@ -123,5 +123,5 @@ def _failure(deployment: Deployment, what: str, why: str, fix: str | None) -> Ro
     return RoostError(
         f"{deployment.host}: CUDA does not start in {deployment.spec.image}: {what}",
         why=why,
-        fix=f"{fix}\n  No weights were fetched; what served before serves on",
+        fix=f"{fix}\n  No more weights come, what arrived is kept; what served before serves on",
     )

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
+
+import roost
+import roost.onhost
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,6 +19,9 @@ def load(kind: str, name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"plugin_{kind}_{name}", path)
     assert spec
     assert spec.loader
+    # What Ansible carries to a host along with a module.
+    sys.modules.setdefault("ansible.module_utils.roost", roost)
+    sys.modules.setdefault("ansible.module_utils.roost.onhost", roost.onhost)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

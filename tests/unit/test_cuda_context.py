@@ -213,7 +213,7 @@ def test_what_libcuda_says_is_explained(
         f"host-01: CUDA does not start in {wanted.spec.image}: {found['call']}:"
     )
     assert f"\n  cause: {title}" in failure
-    assert "No weights were fetched; what served before serves on" in failure
+    assert "No more weights come, what arrived is kept; what served before serves on" in failure
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.unit.deployments import deployment
+from tests.unit.processes import working
 
 ROOT = Path(__file__).parents[2]
+JOB = "4321.8765"
 CARD = {"name": "NVIDIA GeForce RTX 5070 Ti", "free": 15 << 30, "total": 16 << 30}
 
 
@@ -28,7 +30,8 @@ def play(folder: Path, says: dict[str, Any], *options: str) -> subprocess.Comple
         "llm_server_deployment": deployment(folder, "rtx5070ti-x2", allow_unlocked=True).model_dump(
             mode="json"
         ),
-        "__llm_server_pull": {"skipped": True},
+        "__llm_server_awaited": {"skipped": True},
+        "llm_server_beside": [{"name": "org/model", "job": str(folder / JOB), "path": "/x"}],
     }
     (folder / "vars.json").write_text(json.dumps(variables))
     (folder / "play.yml").write_text(
@@ -58,7 +61,9 @@ def play(folder: Path, says: dict[str, Any], *options: str) -> subprocess.Comple
 
 
 def test_it_says_what_it_saw(tmp_path: Path) -> None:
-    done = play(tmp_path, {"driver": 13010, "devices": [CARD, CARD]})
+    with working(JOB) as process:
+        done = play(tmp_path, {"driver": 13010, "devices": [CARD, CARD]})
+        assert process.poll() is None
     assert done.returncode == 0, done.stdout
     assert "CUDA starts in the image: NVIDIA GeForce RTX 5070 Ti with 15.0 of" in done.stdout
     assert (
@@ -70,8 +75,11 @@ def test_it_says_what_it_saw(tmp_path: Path) -> None:
 
 def test_it_fails_with_the_cause(tmp_path: Path) -> None:
     text = "forward compatibility was attempted on non supported HW"
-    done = play(tmp_path, {"call": "cuInit", "code": 804, "name": "CUDA_ERROR_X", "text": text})
+    with working(JOB) as process:
+        done = play(tmp_path, {"call": "cuInit", "code": 804, "name": "CUDA_ERROR_X", "text": text})
+        assert process.wait(10) == -9
     assert done.returncode != 0
+    assert done.stdout.count("fatal:") == 1
     assert "cause: the driver is older than CUDA in the image" in done.stdout
     assert "upgrade the driver" in done.stdout
 

@@ -91,6 +91,25 @@ def test_roles_register_nothing_that_looks_like_an_inventory_variable(path: Path
     assert all(name.startswith("__") for name in registered)
 
 
+def test_room_is_looked_for_then_everything_begins_then_it_is_waited_for() -> None:
+    (play,) = yaml.safe_load((ROOT / "playbooks" / "deploy.yml").read_text(encoding="utf-8"))
+    roles = [
+        task.get("ansible.builtin.import_role") or task["ansible.builtin.include_role"]
+        for task in play["tasks"][1:]
+    ]
+    assert [(role["name"], role.get("tasks_from")) for role in roles] == [
+        ("preflight", None),
+        ("container_host", None),
+        ("llm_server", "pull.yml"),
+        ("model_store", "begin.yml"),
+        ("llm_server", "image.yml"),
+        ("llm_server", "cuda.yml"),
+        ("model_store", None),
+        ("watchdog", None),
+        ("llm_server", None),
+    ]
+
+
 def test_no_variables_lie_beside_the_playbooks() -> None:
     # They would beat the inventory's own.
     beside = [
