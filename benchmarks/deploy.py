@@ -10,16 +10,13 @@ deploy of both should take what the longer of the two takes, beside what any dep
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -30,53 +27,14 @@ from roost.lab import build, controller, fixtures
 from roost.lab.build.standin import standin_image
 from roost.lab.hosts import Host, HostSpec
 from roost.lab.lab import Lab, LabSpec
+from roost.lab.pacing import paced
 
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
-CHUNK = 1 << 16
 
 
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def paced(address: str, port: int, rate: float) -> Iterator[int]:
-    """A line to a server that carries so many bytes a second in all; gives its port."""
-    free_at = 0.0
-
-    async def carry(
-        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, pace: bool
-    ) -> None:
-        nonlocal free_at
-        with contextlib.suppress(OSError):
-            while data := await reader.read(CHUNK):
-                if pace:
-                    free_at = max(free_at, time.monotonic()) + len(data) / rate
-                    await asyncio.sleep(free_at - time.monotonic())
-                writer.write(data)
-                await writer.drain()
-        writer.close()
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there = await asyncio.open_connection(address, port)
-        await asyncio.gather(
-            carry(reader, there[1], pace=False), carry(there[0], writer, pace=True)
-        )
-
-    with socket.create_server((address, 0)) as listening:
-        loop = asyncio.new_event_loop()
-
-        def run() -> None:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(asyncio.start_server(accept, sock=listening))
-            loop.run_forever()
-
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        yield listening.getsockname()[1]
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
 
 
 def deploy(where: Path, *, no_image: bool, no_weights: bool, host: Host) -> float:

@@ -5,6 +5,9 @@ its hashes switched off, ``hf download`` of the same huggingface_hub (alone, and
 after it), and ``curl``. The hub is the lab's; as a real one does, it redirects weights to a storage
 server, which sends them from the page cache.
 
+Loopback leaves only the processor to wait for. So verified and not are compared once more over
+lines as a WAN and a LAN have them.
+
 Then a fleet of 1, 2, 4 and 8 hosts fetches the same weights at the same time, over a line to the
 storage that all share, without a mirror and with one (nginx, with the role's own settings; left out
 where there is no nginx).
@@ -42,6 +45,7 @@ from starlette.types import Receive, Scope, Send
 
 from roost.lab import hubstore
 from roost.lab.hubserver import application
+from roost.lab.pacing import Line
 
 ROOT = Path(__file__).parents[1]
 MODULE = ROOT / "plugins" / "modules" / "hf_snapshot.py"
@@ -49,7 +53,12 @@ ROLE = ROOT / "roles" / "mirror"
 BIN = Path(sys.executable).parent
 REPO = "roost-lab/bench"
 SHARDS = 8
+PARTS = ("fetch", "lines", "fleet")
 HOSTS = (1, 2, 4, 8)
+#: Lines on which verification is measured, bytes a second.
+LINES = {"1 Gbit/s": 125e6, "2.5 Gbit/s": 312.5e6, "10 Gbit/s": 1250e6}
+#: Seconds that a fetch over such a line is to take, if there are enough bytes for that.
+LONG = 5
 
 #: The module with hashes that see nothing and are always right.
 UNVERIFIED = f"""
@@ -71,14 +80,13 @@ exec(compile(source, {str(MODULE)!r}, "exec"), {{"__name__": "__main__"}})
 class Storage(BaseHTTPRequestHandler):
     """Files below ``root``, whole or in part, by ``sendfile``; ``/sent`` tells how much.
 
-    All connections share ``rate`` bytes/s; none: as fast as it goes.
+    All connections share the line; none: as fast as it goes.
     """
 
     protocol_version = "HTTP/1.1"
     root: Path
-    rate: int | None = None
+    line: Line | None = None
     sent = 0
-    free = 0.0
     _lock = threading.Lock()
 
     def do_GET(self) -> None:
@@ -104,9 +112,8 @@ class Storage(BaseHTTPRequestHandler):
                 start += count
                 with Storage._lock:
                     Storage.sent += count
-                    if self.rate:
-                        Storage.free = max(Storage.free, time.monotonic()) + count / self.rate
-                time.sleep(max(0.0, Storage.free - time.monotonic()))
+                if self.line:
+                    time.sleep(self.line.take(count))
 
     def _head(self, status: int, length: int, content_range: str = "") -> None:
         self.send_response(status)
@@ -119,9 +126,9 @@ class Storage(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def serve(store: Path, rate: int | None) -> None:
+def serve(store: Path, rate: float | None) -> None:
     """Hub and storage in one process, until it is ended; prints both addresses."""
-    Storage.root, Storage.rate = store / "models", rate
+    Storage.root, Storage.line = store / "models", Line(rate) if rate else None
     storage = ThreadingHTTPServer(("127.0.0.1", 0), Storage)
     threading.Thread(target=storage.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{storage.server_port}"
@@ -155,7 +162,7 @@ def serve(store: Path, rate: int | None) -> None:
 
 
 @contextmanager
-def serving(store: Path, rate: int | None = None) -> Iterator[tuple[str, str]]:
+def serving(store: Path, rate: float | None = None) -> Iterator[tuple[str, str]]:
     """The addresses of hub and storage, in a process of their own."""
     argv = [sys.executable, __file__, "--serve", store, *(["--rate", str(rate)] if rate else [])]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
@@ -378,7 +385,27 @@ def at_once(endpoint: str, commit: str, targets: Sequence[Path], storage: str) -
     return int(httpx2.get(f"{storage}/sent").text) - before, seconds
 
 
-def measure_fleets(folder: Path, target: Path, size: int, rate: int) -> None:
+def measure_lines(folder: Path, target: Path, size: int, repeats: int) -> None:
+    """What verification costs where the line is what is waited for, printed."""
+    rows = [("line", "bytes", "verified, median s", "no hashes, median s", "verification")]
+    for name, rate in LINES.items():
+        count = min(size, round(LONG * rate))
+        store = folder / "line"
+        commit = publish(folder / "source", store, count)
+        with serving(store, rate) as (hub, _):
+            both = contenders(hub, commit, [])[:2]
+            for _ in range(repeats):
+                for one in both:
+                    one.seconds.append(one.run(emptied(target)))
+        verified, bare = (statistics.median(one.seconds) for one in both)
+        cost = f"{verified / bare - 1:+.1%}"
+        rows.append((name, f"{count:,}", f"{verified:.2f}", f"{bare:.2f}", cost))
+        shutil.rmtree(store)
+    print(f"\nover a line, {repeats} rounds\n")
+    print(table(rows))
+
+
+def measure_fleets(folder: Path, target: Path, size: int, rate: float) -> None:
     """What a mirror saves on the line that all hosts share, printed."""
     nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     store = folder / "fleet"
@@ -397,7 +424,7 @@ def measure_fleets(folder: Path, target: Path, size: int, rate: int) -> None:
             else:
                 row += ["no nginx here", ""]
             rows.append((row[0], row[1], row[2], row[3], row[4]))
-    print(f"\n{size:,} bytes over a line of {rate:,} bytes/s; upstream in copies of the model\n")
+    print(f"\n{size:,} bytes over a line of {rate:,.0f} bytes/s; upstream in copies of the model\n")
     print(table(rows))
 
 
@@ -466,7 +493,8 @@ def main() -> None:
         default=Path("/dev/shm"),  # noqa: S108  # the point is that it is memory
         help="where to fetch to; the default leaves the disk out of it",
     )
-    parser.add_argument("--rate", type=int, help="bytes/s of the line of the fleet (64 MiB/s)")
+    parser.add_argument("--rate", type=float, help="bytes/s of the line of the fleet (64 MiB/s)")
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="what to measure")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
@@ -477,11 +505,15 @@ def main() -> None:
         tempfile.TemporaryDirectory(prefix="roost-bench-", dir=chosen.target) as target,
     ):
         where = Path(target, "run", "files")
-        measure(Path(folder), where, chosen.bytes, chosen.repeats)
-        shutil.rmtree(where.parent)
-        measure_fleets(
-            Path(folder), Path(target, "fleet"), chosen.bytes // 8, chosen.rate or 64 << 20
-        )
+        if "fetch" in chosen.only:
+            measure(Path(folder), where, chosen.bytes, chosen.repeats)
+        if "lines" in chosen.only:
+            measure_lines(Path(folder), where, chosen.bytes, chosen.repeats)
+        shutil.rmtree(where.parent, ignore_errors=True)
+        if "fleet" in chosen.only:
+            measure_fleets(
+                Path(folder), Path(target, "fleet"), chosen.bytes // 8, chosen.rate or 64 << 20
+            )
 
 
 if __name__ == "__main__":
