@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import subprocess
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ description:
   - Fetches one commit with git, builds the image with Docker's command, and gives it a label that
     names everything it is made of. An image with that label is not built again. Its name is given
     at the end, so half a build has none.
-  - Builds on one host take turns.
+  - Builds on one host take turns. One that is killed ends what it has started, and the next one
+    removes what it left.
 options:
   name:
     description: The name that the image gets, C(repository:tag).
@@ -113,6 +114,9 @@ log:
 LABEL = "roost.build"
 #: Lines of output that a failure ends with.
 SHOWN = 25
+#: Before a command: it ends when this process does, however that comes. Else a build that was
+#: killed would go on unseen, beside the one that is begun after it.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "KILL")
 #: The first client that needs the plug-in for BuildKit; older ones leave it to the daemon.
 NEEDS_BUILDX = 23
 # `#12 [stage-1  3/17] RUN …` is BuildKit's, `Step 3/17 : RUN …` the old builder's.
@@ -162,6 +166,33 @@ class Builder:
         self.log = self.records / "build.log"
         self.progress = Path(given["progress"])
 
+    @contextlib.contextmanager
+    def turn(self) -> Iterator[None]:
+        """One build at a time; the kernel takes the turn from one that was killed."""
+        self.records.mkdir(parents=True, exist_ok=True)
+        with (self.records / ".build.lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not self.progress.exists():  # else the other one makes the same image
+                    self._say("waits for another build")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            self._tidy()
+            yield
+
+    def have(self) -> tuple[bool, str]:
+        """Have the image with its name and its record; whether anything was done, and its id.
+
+        Raises:
+            Failure: It cannot be built.
+        """
+        image = self.there()
+        changed = image is None
+        if image is None:
+            image = self.build()
+        self._record(image)  # it may be missing of a build that was killed at its end
+        return self.name_of(image) or changed, image
+
     def there(self) -> str | None:
         """Id of an image with the label; its name is given back to it if another has it."""
         label = f"label={LABEL}={self.given['digest']}"
@@ -178,7 +209,7 @@ class Builder:
         return True
 
     def build(self) -> str:
-        """Fetch, build, record; the image's id.
+        """Fetch and build; the image's id.
 
         Raises:
             Failure: One of them did not come off.
@@ -194,14 +225,16 @@ class Builder:
                 raise Failure("context", [f"no file {inside} at {self.given['commit']}"])
             self._build(context, dockerfile)
         finally:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self.progress.unlink()
+            self._tidy()
         image = self.there()
         if image is None:
             raise Failure("docker", [f"it ended well, and left no image with the label {LABEL}"])
-        self._record(image)
         return image
+
+    def _tidy(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.progress.unlink()
 
     def _room(self) -> None:
         root = self._docker("info", "--format", "{{.DockerRootDir}}").strip()
@@ -214,7 +247,6 @@ class Builder:
 
     def _fetch(self) -> Path:
         """The commit on disk, as BuildKit would take it from the repository; its context."""
-        shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
         for words in (
             ["init", "--quiet"],
@@ -224,7 +256,7 @@ class Builder:
             ["submodule", "--quiet", "update", "--init", "--recursive", "--depth=1"],
         ):
             done = subprocess.run(
-                ["git", *words],
+                [*DIES_WITH_US, "git", *words],
                 cwd=self.folder,
                 env={
                     **os.environ,
@@ -258,7 +290,7 @@ class Builder:
         step = None
         with self.log.open("w", encoding="utf-8") as log:
             child = subprocess.Popen(
-                [*words, str(context)],
+                [*DIES_WITH_US, *words, str(context)],
                 env={**os.environ, "DOCKER_BUILDKIT": "1" if buildkit else "0"},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -292,11 +324,14 @@ class Builder:
             known = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             known = {}
+        if known.get(self.given["digest"], {}).get("id") == image:
+            return
+        created = self._docker("inspect", "--format", "{{.Created}}", image)
         made_of = ("git", "commit", "directory", "dockerfile", "args")
         known[self.given["digest"]] = {
             "image": self.given["name"],
             "id": image,
-            "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "built": re.split(r"[.Z]", created)[0] + "Z",
             **{name: self.given[name] for name in made_of},
         }
         _write(path, json.dumps(known, indent=1) + "\n")
@@ -336,15 +371,9 @@ def main() -> None:
         }
     )
     builder = Builder(module.params)
-    builder.records.mkdir(parents=True, exist_ok=True)
-    turn = os.open(builder.records / ".build.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    fcntl.flock(turn, fcntl.LOCK_EX)
     try:
-        image = builder.there()
-        changed = image is None
-        if image is None:
-            image = builder.build()
-        changed = builder.name_of(image) or changed
+        with builder.turn():
+            changed, image = builder.have()
     except Failure as failure:
         module.fail_json(
             msg=str(failure),

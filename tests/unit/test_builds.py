@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +145,142 @@ def test_room_is_looked_for_before_anything_is_fetched(
 )
 def test_dockerfiles_that_the_old_builder_does_not_understand(dockerfile: str, needs: bool) -> None:
     assert bool(image_build._FOR_BUILDKIT.search(dockerfile)) == needs
+
+
+# -- builds that are killed, and several at once
+
+#: Docker as far as a build asks it; a build takes until a file is there.
+DOCKER = """#!/bin/sh
+case "$1 $2" in
+"version "*) echo 20.10.0 ;;
+"info "*) echo / ;;
+"inspect "*) echo 2026-11-30T01:02:03.456789Z ;;
+"images "*) cat built 2>/dev/null || true ;;
+"build "*)
+    echo $$ >> begun
+    echo "Step 1/1 : RUN make"
+    while [ ! -e done ]; do sleep 0.02; done
+    echo sha256:1 > built ;;
+esac
+"""
+GIT_ALONE = """#!/bin/sh
+case "$1" in checkout|-c) touch Dockerfile ;; init) mkdir .git ;; esac
+"""
+BUILD = """
+import json, sys
+from tests.unit.plugins import load
+builder = load("modules", "image_build").Builder(json.loads(sys.argv[1]))
+with builder.turn():
+    print(json.dumps(builder.have()))
+"""
+
+
+class Host:
+    """A host with those two programs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in {"docker": DOCKER, "git": GIT_ALONE}.items():
+            program = folder / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(text)
+            program.chmod(0o755)
+        self._running: list[subprocess.Popen[str]] = []
+
+    def build(self, digest: str) -> subprocess.Popen[str]:
+        """Begin one."""
+        given = {
+            "name": "x:1",
+            "digest": digest,
+            "git": GIT,
+            "commit": "c" * 40,
+            "directory": None,
+            "dockerfile": None,
+            "args": {},
+            "free_bytes": 0,
+            "progress": str(self.folder / f"{digest}.json"),
+            "directory_of_records": str(self.folder / "records"),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-c", BUILD, json.dumps(given)],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "PYTHONPATH": f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}",
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._running.append(process)
+        return process
+
+    def stage(self, digest: str) -> str:
+        """How far it is."""
+        try:
+            return str(json.loads((self.folder / f"{digest}.json").read_text())["stage"])
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def begun(self) -> list[int]:
+        """Processes of Docker that were told to build."""
+        path = self.folder / "begun"
+        return [int(pid) for pid in path.read_text().split()] if path.exists() else []
+
+    def end(self) -> None:
+        """End what still runs."""
+        for process in self._running:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    made = Host(tmp_path)
+    yield made
+    made.end()
+
+
+def until(true: Callable[[], object], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_build_that_is_killed_takes_docker_along_and_leaves_nothing_in_the_way(
+    host: Host,
+) -> None:
+    process = host.build("a")
+    until(lambda: host.stage("a") == "step 1 of 1")
+    process.kill()
+    (docker,) = host.begun
+    until(lambda: not Path(f"/proc/{docker}").exists())
+    source = host.folder / "records" / "build"
+    assert source.exists()
+
+    (host.folder / "done").touch()
+    said, _ = host.build("a").communicate(timeout=20)
+    assert json.loads(said) == [True, "sha256:1"]
+    assert not source.exists()
+    assert host.stage("a") == ""
+    records = host.folder / "records" / "builds.json"
+    assert json.loads(records.read_text())["a"]["built"] == "2026-11-30T01:02:03Z"
+    # Killed between Docker's last word and the record, a build is recorded by the next run.
+    records.unlink()
+    said, _ = host.build("a").communicate(timeout=20)
+    assert json.loads(said) == [False, "sha256:1"]
+    assert json.loads(records.read_text())["a"]["id"] == "sha256:1"
+
+
+def test_builds_take_turns_and_the_same_one_is_made_once(host: Host) -> None:
+    first = host.build("a")
+    until(lambda: host.stage("a") == "step 1 of 1")
+    again, other = host.build("a"), host.build("b")
+    until(lambda: host.stage("b") == "waits for another build")
+    assert host.stage("a") == "step 1 of 1"
+    (host.folder / "done").touch()
+    said = [json.loads(process.communicate(timeout=20)[0]) for process in (first, again, other)]
+    assert said == [[True, "sha256:1"], [False, "sha256:1"], [False, "sha256:1"]]
+    assert len(host.begun) == 1
