@@ -23,6 +23,7 @@ try:
         cuda_context,
         deployment,
         doctor,
+        downloads,
         gateway,
         hosts,
         preflight,
@@ -277,6 +278,13 @@ def roost_downloads(begun: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def roost_fetch_failures(
+    results: Sequence[Mapping[str, Any] | None], awaited: Sequence[Mapping[str, Any]]
+) -> str:
+    """Why weights did not come; empty where all did. See :func:`roost.downloads.failures`."""
+    return downloads.failures(_plain(awaited), _plain(results))
+
+
 def roost_pull_failure(result: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Why an image did not come, and what to do about it.
 
@@ -382,6 +390,7 @@ class FilterModule:
             "roost_preflight": roost_preflight,
             "roost_registry_auth": roost_registry_auth,
             "roost_downloads": roost_downloads,
+            "roost_fetch_failures": roost_fetch_failures,
             "roost_pull_failure": roost_pull_failure,
             "roost_pinned": roost_pinned,
             "roost_build_failure": roost_build_failure,

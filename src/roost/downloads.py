@@ -84,6 +84,29 @@ class Watch:
         return ", ".join(words)
 
 
+def failures(
+    downloads: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any] | None]
+) -> str:
+    """Why weights did not come, for people; empty where none has failed.
+
+    Args:
+        downloads: As the action ``await_downloads`` takes them.
+        results: What it returned of each.
+    """
+    lines = []
+    for download, result in zip(downloads, results, strict=True):
+        if result and result.get("failed"):
+            said = str(result.get("msg", "no reason given"))
+            # One that was killed has left no reason of its own.
+            lines.append(
+                said
+                if "reason" in result
+                else f"{download['name']}: {said}. What arrived is kept; deploy again to go on "
+                "from it (if memory was short, `dmesg` on the host says so)"
+            )
+    return "\n".join(lines)
+
+
 def _rate(seen: Sequence[tuple[float, int]]) -> float | None:
     """Bytes a second over the window; none before there is enough to tell."""
     (begun, first), (ended, last) = seen[0], seen[-1]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from tests.playbooks.playbook import Play, Running, deploy, inventory
+from tests.playbooks.playbook import Play, Running, inventory
 
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
@@ -29,7 +30,7 @@ ARG BASE
 FROM ${BASE} AS engine
 ARG GREETING
 RUN echo "$GREETING" > /greeting
-RUN sleep 2; echo the last one; test -e /greeting
+RUN %s
 """
 
 
@@ -45,11 +46,11 @@ class Forge:
         self.folder.mkdir(parents=True)
         self._git("init", "--quiet")
 
-    def commit(self, dockerfile: str) -> str:
-        """Commit it as ``docker/Dockerfile``; the commit."""
+    def commit(self, last: str) -> str:
+        """Commit a ``docker/Dockerfile`` with this as its third and last step; the commit."""
         path = self.folder / "docker" / "Dockerfile"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(dockerfile)
+        path.write_text(SCRIPT % last)
         self._git("add", ".")
         self._git("-c", "user.name=me", "-c", "user.email=me@x", "commit", "--quiet", "-m", "x")
         return self._git("rev-parse", "HEAD").strip()
@@ -115,74 +116,137 @@ def recipe(folder: Path, commit: str, base: str) -> None:
     path.write_text(yaml.safe_dump(document))
 
 
-def test_an_image_is_built_on_the_host_and_deployed_from_there(
-    lab: SharedLab, artefacts: Artefacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    del artefacts  # the hub has the model
-    base = f"{lab.lab.spec.gateway.ip}:5000/{standin_image(lab.lab.cache, print)}"
-    host = lab.host("cpu", fresh=True)
-    where = inventory(
-        tmp_path / "inventory",
-        lab.lab,
-        [host],
-        roost_recipe="built",
-        roost_lock_file=str(lab.lab.lock_file),
-        engine_image_free_gib=1,
-        engine_image_progress_interval=0.5,
-    )
-    monkeypatch.setenv(CATALOG_VARIABLE, str(tmp_path / "own"))
-    forge = Forge(tmp_path / "forge")
-    good = forge.commit(SCRIPT)
-    bad = forge.commit(SCRIPT.replace("test -e", "test ! -e"))
+class Builds:
+    """A fresh host, and a forge that it builds from.
 
-    def sh(script: str) -> str:
-        done = host.exec(["sh", "-c", script])
+    Args:
+        lab: Of the host.
+        folder: For forge, inventory and recipes.
+    """
+
+    def __init__(self, lab: SharedLab, folder: Path) -> None:
+        self.host = lab.host("cpu", fresh=True)
+        self.gateway = str(lab.lab.spec.gateway.ip)
+        self.base = f"{self.gateway}:5000/{standin_image(lab.lab.cache, print)}"
+        self.forge = Forge(folder / "forge")
+        self._inventory = inventory(
+            folder / "inventory",
+            lab.lab,
+            [self.host],
+            roost_recipe="built",
+            roost_lock_file=str(lab.lab.lock_file),
+            roost_hub_client=False,  # the lab's hub needs none
+            engine_image_free_gib=1,
+            engine_image_progress_interval=0.5,
+        )
+        self._catalogues = folder / "catalogues"
+        # This Docker's BuildKit asks every registry for TLS, and none for an image that is there.
+        self.sh(f"docker pull -q {self.base}")
+
+    @contextmanager
+    def reachable(self) -> Iterator[None]:
+        """The forge answers at the address that the recipe has for it."""
+        with self.forge.serve(self.gateway) as url:
+            self.sh(f"printf '[url \"{url}\"]\n insteadOf = {URL}\n' > /etc/gitconfig")
+            yield
+
+    def begin(self, commit: str, *options: str, playbook: str = "playbooks/build.yml") -> Running:
+        """Begin to build this commit, or to run another playbook with it in the recipe."""
+        own = self._catalogues / commit
+        recipe(own, commit, self.base)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(CATALOG_VARIABLE, str(own))
+            return Running(self._inventory, *options, playbook=playbook)
+
+    def deploy(self, commit: str, *options: str) -> Play:
+        """Deploy it."""
+        return self.begin(commit, *options, playbook="deploy.yml").end()
+
+    def sh(self, script: str) -> str:
+        """What a shell on the host prints."""
+        done = self.host.exec(["sh", "-c", script])
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def build(commit: str) -> Play:
-        recipe(tmp_path / "own", commit, base)
-        return Running(where, playbook="playbooks/build.yml").end()
 
-    with forge.serve(str(lab.lab.spec.gateway.ip)) as url:
-        sh(f"printf '[url \"{url}\"]\\n insteadOf = {URL}\\n' > /etc/gitconfig")
-        # This Docker's BuildKit asks every registry for TLS, and none for an image that is there.
-        sh(f"docker pull -q {base}")
-        for failed, why in (
-            (build("0" * 40), "does not have this commit"),
-            (build(bad), "was not built at step 3 of 3"),
-        ):
-            refusal = failed.refusal(host)
-            assert why in refusal
-            assert NAME not in sh("docker images")
-        assert "the last one" in refusal
+@pytest.fixture(scope="module")
+def builds(
+    shared_lab: SharedLab,
+    artefacts: Artefacts,  # noqa: ARG001  # the hub has the model
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Builds:
+    shared_lab.lab.hub.start()
+    shared_lab.lab.registry.start()
+    return Builds(shared_lab, tmp_path_factory.mktemp("builds"))
 
-        refusal = deploy(where, "--tags", "preflight").refusal(host)
-        assert "fix: `roost build -i INVENTORY` builds it" in refusal
-        assert "roost_allow_unlocked" not in refusal
 
-        play = build(good)
-        assert play.code == 0, play.output
-        assert play.changed[host.name] > 0
-        assert f"{host.name}: {NAME}:{good[:12]} step 3 of 3" in play.output
-    # The forge is gone, and not needed for what is there.
-    assert build(good).changed == {host.name: 0}
+def test_two_at_once_that_cannot_be_built_each_say_why(builds: Builds) -> None:
+    bad = builds.forge.commit("echo the last one; false")
+    with builds.reachable():
+        running = [
+            builds.begin("0" * 40),
+            builds.begin(bad),
+            builds.begin(bad, "--tags", "preflight", playbook="deploy.yml"),
+        ]
+        refusals = [run.end().refusal(builds.host) for run in running]
+    assert "does not have this commit" in refusals[0]
+    assert "was not built at step 3 of 3" in refusals[1]
+    assert "the last one" in refusals[1]
+    assert "fix: `roost build -i INVENTORY` builds it" in refusals[2]
+    assert "roost_allow_unlocked" not in refusals[2]
+    assert NAME not in builds.sh("docker images")
+
+
+def test_a_build_that_is_killed_on_the_host_ends_there_and_is_said(builds: Builds) -> None:
+    stuck = builds.forge.commit("sleep 6000")
+    with builds.reachable():
+        run = builds.begin(stuck)
+        run.says("step 3 of 3")
+        # The module itself, and not Ansible's wrapper of it.
+        builds.sh("pkill -KILL -f '^/usr/bin/python3 [^ ]*AnsiballZ_image_build.py$'")
+        refusal = run.end().refusal(builds.host)
+    assert "the build was killed" in refusal
+    deadline = time.monotonic() + 30
+    while builds.sh("pgrep -f 'docker [b]uild|[s]leep 6000' || true"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    assert NAME not in builds.sh("docker images")
+
+
+def test_an_image_is_built_on_the_host_and_deployed_from_there(builds: Builds) -> None:
+    host, sh = builds.host, builds.sh
+    with builds.reachable(), closing(socket.socket()) as gate:
+        # The last step takes until somebody listens there.
+        gate.bind((builds.gateway, 0))
+        knock = f"import socket; socket.create_connection({gate.getsockname()!r}, 5)"
+        good = builds.forge.commit(f'until python3 -c "{knock}"; do sleep 0.2; done')
+        step = f"{host.name}: {NAME}:{good[:12]} step 3 of 3"
+        first = builds.begin(good)
+        first.says(step)
+        # A controller that is killed ends nothing, and who comes meanwhile waits for it.
+        second = builds.begin(good)
+        second.says(step)
+        first.kill()
+        gate.listen()
+        play = second.end()
+    assert play.code == 0, play.output
+    assert play.changed == {host.name: 0}
     (record,) = json.loads(sh("cat /var/lib/roost/builds.json")).values()
     assert (record["commit"], record["image"]) == (good, f"{NAME}:{good[:12]}")
     assert record["id"] == sh(f"docker images --no-trunc -q {record['image']}").strip()
     assert sh("ls -A /var/lib/roost/build 2>/dev/null || true") == ""
 
-    play = deploy(where)
+    play = builds.deploy(good)
     assert play.code == 0, play.output
     assert sh(f"docker exec {CONTAINER} cat /greeting").strip() == "hello there"
     (inspected,) = json.loads(sh(f"docker inspect {CONTAINER}"))
     assert (inspected["Image"], inspected["Config"]["Image"]) == (record["id"], record["id"])
     released = json.loads(sh("cat /var/lib/roost/releases/current/release.json"))
     assert released["spec"]["image"] == record["id"]
-    assert deploy(where, "--tags", "llm_server").changed == {host.name: 0}
 
-    # The name on something else is not taken for the build; its label finds it again.
-    sh(f"docker tag {base} {record['image']}")
-    assert "built from something else" in deploy(where, "--tags", "preflight").refusal(host)
-    assert build(good).changed[host.name] == 1
-    assert deploy(where, "--tags", "llm_server").changed == {host.name: 0}
+    # The name on something else is not taken for the build; its label finds it again, and the forge
+    # is not needed for what is there.
+    sh(f"docker tag {builds.base} {record['image']}")
+    assert "built from something else" in builds.deploy(good, "--tags", "preflight").refusal(host)
+    assert builds.begin(good).end().changed == {host.name: 1}
+    assert builds.deploy(good, "--tags", "llm_server").changed == {host.name: 0}

@@ -137,22 +137,27 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
     assert there(host) == fetched | {f"org--a/{released}"}
 
 
+def slowly(until: threading.Event) -> faulty.Behaviour:
+    """The right answers, at 2 MB/s each until then."""
+
+    async def behave(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        async def through(message: Message) -> None:
+            await send(message)
+            if not until.is_set():
+                await asyncio.sleep(len(message.get("body", b"")) / 2e6)
+
+        await app(scope, receive, through)
+
+    return behave
+
+
 def test_a_download_is_watched_and_outlives_its_connection(
     lab: SharedLab, artefacts: Artefacts, tmp_path: Path
 ) -> None:
     host, models = lab.host(), "/var/lib/roost/watched"
     seen_enough = threading.Event()
-
-    async def slow(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-        async def through(message: Message) -> None:
-            await send(message)
-            if not seen_enough.is_set():
-                await asyncio.sleep(len(message.get("body", b"")) / 2e6)
-
-        await app(scope, receive, through)
-
     hub = Faulty(application(artefacts.hub_store))
-    hub.order(".safetensors", slow)
+    hub.order(".safetensors", slowly(seen_enough))
     with serving(hub, address=str(lab.lab.spec.gateway.ip)) as endpoint:
         where = inventory(
             tmp_path / "inventory",
@@ -183,6 +188,51 @@ def test_a_download_is_watched_and_outlives_its_connection(
     assert play.unreachable == {host.name: 0}
     found = host.exec(["sh", "-c", f"ls -d {models}/*/*; ls /root/.ansible_async"])
     assert len(found.stdout.split()) == 2
+
+
+def test_a_worker_that_is_killed_is_said_and_gone_on_from(
+    lab: SharedLab, artefacts: Artefacts, tmp_path: Path
+) -> None:
+    host, models = lab.host(), "/var/lib/roost/killed"
+    seen_enough = threading.Event()
+
+    def there() -> int:
+        """Bytes of weights on the host."""
+        counted = f"find {models} -name '*.safetensors' -printf '%s\\n'"
+        return sum(map(int, host.exec(["sh", "-c", counted]).stdout.split()))
+
+    hub = Faulty(application(artefacts.hub_store))
+    hub.order(".safetensors", slowly(seen_enough))
+    with serving(hub, address=str(lab.lab.spec.gateway.ip)) as endpoint:
+        where = inventory(
+            tmp_path / "inventory",
+            lab.lab,
+            [host],
+            roost_recipe="smollm2-135m",
+            roost_lock_file=str(lab.lab.lock_file),
+            roost_hub_endpoint=endpoint,
+            roost_model_dir=models,
+            roost_hub_client=False,
+            model_store_progress_interval=0.5,
+        )
+        run = Running(where, "--tags", "model_store")
+        run.says(rf"^{host.name}: \S+ [1-9]\d* MB of", 180)
+        # The module itself, and not Ansible's wrapper of it; then the one that waits for its turn.
+        host.exec(["pkill", "-KILL", "-f", "^/usr/bin/python3 [^ ]*AnsiballZ_hf_snapshot.py$"])
+        refusal = run.end().refusal(host)
+        assert "its process on the host is gone: killed, or the host was restarted" in refusal
+        assert "What arrived is kept; deploy again" in refusal
+        found = host.exec(["sh", "-c", f"ls -d {models}/*/*; ls /root/.ansible_async"])
+        assert found.stdout == ""
+
+        kept = there()
+        assert kept > 0
+        seen_enough.set()
+        hub.behave()
+        play = deploy(where, "--tags", "model_store")
+        assert play.code == 0, play.output
+        # Not a byte that was written comes again.
+        assert hub.weight_bytes == there() - kept
 
 
 def test_accounts_at_registries(lab: SharedLab, tmp_path: Path) -> None:

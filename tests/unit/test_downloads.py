@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from tests.unit.plugins import load
 
-from roost.downloads import Download, Watch
+from roost.downloads import Download, Watch, failures
+from roost.onhost import jobs
 
 facts = load("modules", "download_facts")
 image_pull = load("modules", "image_pull")
@@ -59,6 +60,17 @@ def test_all_downloads_of_a_host_are_one_line() -> None:
     looked = [seen(5, "unpacking"), seen(None, "waits"), seen(7, "done", {"changed": True})]
     watched.saw([*looked, seen(0, "fetching", {"failed": True})], 0.0)
     assert watched.line() == "image unpacking; a/b waits; c/d done; e/f failed"
+
+
+def test_why_weights_did_not_come() -> None:
+    awaited = [{"name": name} for name in ("a/b", "c/d", "e/f")]
+    gated = {"failed": True, "reason": "gated", "msg": "a/b@1 on x: gated. Accept its terms."}
+    assert failures(awaited, [gated, None, {"changed": True}]) == gated["msg"]
+    killed = {"failed": True, "msg": jobs.GONE}
+    first, second = failures(awaited, [gated, killed, None]).splitlines()
+    assert first == gated["msg"]
+    assert second.startswith(f"c/d: {jobs.GONE}. What arrived is kept; deploy again")
+    assert failures(awaited, [{"changed": True}, None, None]) == ""
 
 
 # -- on the host
