@@ -22,6 +22,7 @@ import getpass
 import json
 import os
 import re
+import resource
 import shutil
 import socket
 import statistics
@@ -247,12 +248,18 @@ def publish(folder: Path, store: Path, size: int) -> str:
 
 
 class Contender:
-    """A command that fetches the repository into a folder, and what feeds it."""
+    """A command that fetches the repository into a folder, and what feeds it.
+
+    Attributes:
+        seconds: That each measured run took.
+        processor: Seconds of processor time in each, which other work here hardly changes.
+    """
 
     def __init__(self, name: str, make: Callable[[Path], tuple[Sequence[object], str]]) -> None:
         self.name = name
         self.make = make
         self.seconds: list[float] = []
+        self.processor: list[float] = []
 
     def start(self, target: Path) -> subprocess.Popen[str]:
         """Begin to fetch."""
@@ -276,6 +283,12 @@ class Contender:
         process.stdin.close()
         return process
 
+    def measure(self, target: Path) -> None:
+        """Fetch into an empty folder, and note what it took."""
+        before = _processor_time()
+        self.seconds.append(self.run(emptied(target)))
+        self.processor.append(_processor_time() - before)
+
     def run(self, target: Path) -> float:
         """Fetch; seconds."""
         began = time.perf_counter()
@@ -286,6 +299,12 @@ class Contender:
         if process.wait():
             raise SystemExit(f"{self.name}: {said}")
         return time.perf_counter() - began
+
+
+def _processor_time() -> float:
+    """Of all children that have ended, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def job(hub: str, commit: str, target: Path) -> str:
@@ -387,7 +406,9 @@ def at_once(endpoint: str, commit: str, targets: Sequence[Path], storage: str) -
 
 def measure_lines(folder: Path, target: Path, size: int, repeats: int) -> None:
     """What verification costs where the line is what is waited for, printed."""
-    rows = [("line", "bytes", "verified, median s", "no hashes, median s", "verification")]
+    rows = [
+        ("line", "bytes", "verified, s", "no hashes, s", "verification", "of it processor, s/GB")
+    ]
     for name, rate in LINES.items():
         count = min(size, round(LONG * rate))
         store = folder / "line"
@@ -396,12 +417,14 @@ def measure_lines(folder: Path, target: Path, size: int, repeats: int) -> None:
             both = contenders(hub, commit, [])[:2]
             for _ in range(repeats):
                 for one in both:
-                    one.seconds.append(one.run(emptied(target)))
+                    one.measure(target)
         verified, bare = (statistics.median(one.seconds) for one in both)
         cost = f"{verified / bare - 1:+.1%}"
-        rows.append((name, f"{count:,}", f"{verified:.2f}", f"{bare:.2f}", cost))
+        busy, idle = (statistics.median(one.processor) for one in both)
+        hashing = f"{(busy - idle) / count * 1e9:.2f}"
+        rows.append((name, f"{count:,}", f"{verified:.2f}", f"{bare:.2f}", cost, hashing))
         shutil.rmtree(store)
-    print(f"\nover a line, {repeats} rounds\n")
+    print(f"\nover a line, medians of {repeats} rounds\n")
     print(table(rows))
 
 
@@ -452,7 +475,7 @@ def measure(folder: Path, target: Path, size: int, repeats: int) -> None:
             one.run(emptied(target))  # reads everything into the page cache
         for _ in range(repeats):
             for one in compared:
-                one.seconds.append(one.run(emptied(target)))
+                one.measure(target)
         middle = {one.name: statistics.median(one.seconds) for one in compared}
         theirs = middle["hf download"]
         print(f"{weights:,} bytes in {SHARDS} shards, {repeats} rounds, target {target.parent}\n")
