@@ -15,6 +15,7 @@ with contextlib.suppress(ImportError):  # the filters say it
     import roost.cuda_context
     import roost.deployment
     import roost.doctor
+    import roost.downloads
     import roost.gateway
     import roost.hosts
     import roost.onhost.haproxy
