@@ -439,51 +439,46 @@ def test_a_target_that_belongs_to_root(site: Site) -> None:
 # -- processes
 
 
-def running(site: Site, **options: Any) -> subprocess.Popen[str]:
+@contextmanager
+def running(site: Site, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """The module as Ansible runs it: a process of its own."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, ROOT / "plugins/modules/hf_snapshot.py"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-    )
-    assert process.stdin
-    process.stdin.write(json.dumps({"ANSIBLE_MODULE_ARGS": site.params(**options)}))
-    process.stdin.close()
-    return process
-
-
-def ended(process: subprocess.Popen[str]) -> str:
-    """What it said, when it has ended."""
-    assert process.stdout
-    with process.stdout:
-        said = process.stdout.read()
-    process.wait()
-    return said
+    ) as process:
+        assert process.stdin
+        process.stdin.write(json.dumps({"ANSIBLE_MODULE_ARGS": site.params(**options)}))
+        process.stdin.close()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def until(condition: Any) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 def part_bytes(site: Site) -> int:
-    return sum(path.stat().st_size for path in site.parts.rglob("*") if path.is_file())
+    parts = [site.parts / name for name in (FIRST, SECOND)]
+    return sum(part.stat().st_size for part in parts if part.exists())
 
 
 def test_kill_at_half_and_go_on(site: Site) -> None:
     for name in (FIRST, SECOND):
         site.hub.order(name, faulty.stall(HALF, seconds=20), times=1)
-    process = running(site, token=TOKEN, stall_timeout=60)
-    until(lambda: part_bytes(site) >= 2 * (HALF - 1))
-    # Meanwhile the token stands where nobody else looks.
-    proc = Path(f"/proc/{process.pid}")
-    assert TOKEN.encode() not in (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
-    process.kill()
-    ended(process)
+    with running(site, token=TOKEN, stall_timeout=60) as process:
+        until(lambda: part_bytes(site) >= 2 * (HALF - 1))
+        # Meanwhile the token stands where nobody else looks.
+        proc = Path(f"/proc/{process.pid}")
+        shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
+        assert TOKEN.encode() not in shown
     assert process.returncode == -signal.SIGKILL
     assert not site.dest.exists()
     # Not a byte that was written comes again.
@@ -491,7 +486,9 @@ def test_kill_at_half_and_go_on(site: Site) -> None:
 
 
 def test_a_failure_is_told_to_ansible(site: Site) -> None:
-    said = json.loads(ended(running(site, revision="0" * 40, token=TOKEN)))
+    with running(site, revision="0" * 40, token=TOKEN) as process:
+        assert process.stdout
+        said = json.loads(process.stdout.read())
     assert said["failed"]
     assert (said["reason"], said["outage"]) == ("revision", False)
     assert TOKEN not in json.dumps(said)
