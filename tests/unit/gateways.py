@@ -14,7 +14,7 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,7 +53,8 @@ class StandIn(engine_standin.Engine):
     """A stand-in for an engine, whose requests can be looked at.
 
     Attributes:
-        silence: Seconds before its first word.
+        quiet: While it is not set, it is silent before its first word, for ``silence`` seconds.
+        before_word: What it does before each word of a stream.
         hangs_up: It reads a request and closes the connection without an answer.
         bodies: What it was sent.
         keys: The keys it was sent.
@@ -65,6 +66,8 @@ class StandIn(engine_standin.Engine):
         words += [f"--standin-{word}" for word in standin]
         super().__init__(engine_standin.arguments(words))
         self.silence = 0.0
+        self.quiet = threading.Event()
+        self.before_word: Callable[[], Any] = lambda: None
         self.hangs_up = False
         self.bodies: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
@@ -74,7 +77,7 @@ class StandIn(engine_standin.Engine):
         self.bodies.append(body)
         if self.hangs_up:
             raise BrokenPipeError
-        time.sleep(self.silence)
+        self.quiet.wait(self.silence)
         return super().answer(body)
 
 
@@ -94,6 +97,11 @@ def _handler(engine: StandIn) -> type[BaseHTTPRequestHandler]:
             if self.path == "/v1/models":
                 engine.keys.append(self.headers["Authorization"])
             super().do_GET()
+
+        def choice(self, said: dict[str, Any]) -> None:
+            if "role" not in said.get("delta", ()):
+                engine.before_word()
+            super().choice(said)
 
     return Handler
 
@@ -210,12 +218,9 @@ class Gateway:
             "gateway_status_port": self.status_port,
             **self.variables,
         }
-        fall = given.pop("fall", 3)
         text = render({**behind, **given.pop("behind", {})}, self.folder, **given)
         # The same, quicker.
-        text = text.replace(
-            "inter 2s fastinter 500ms fall 3", f"inter 100ms fastinter 50ms fall {fall}"
-        )
+        text = text.replace("inter 2s fastinter 500ms", "inter 100ms fastinter 50ms")
         self.config.write_text(text)
         digests = [
             f"{hashlib.sha256(key.encode()).hexdigest().upper()} {name}\n"
@@ -261,7 +266,7 @@ class Gateway:
             os.kill(int(worker), signal.SIGKILL)
         self.process = None
 
-    def wait(self, holds: Any, seconds: float = 10.0) -> None:
+    def wait(self, holds: Any, seconds: float = 20.0) -> None:
         """Until something holds."""
         deadline = time.monotonic() + seconds
         while True:
@@ -280,6 +285,17 @@ class Gateway:
     def up(self) -> None:
         """Wait until all checks have passed."""
         self.wait(lambda: all(one.up and "L7OK" in one.check for one in self.haproxy.servers()))
+
+    def idle(self) -> None:
+        """Wait until it counts no request: a client has its answer a moment before that."""
+        self.wait(lambda: all(server.requests == 0 for server in self.haproxy.servers()))
+
+    def hold(self) -> threading.Event:
+        """From now on streams say no word until this is set."""
+        go_on = threading.Event()
+        for engine in self.engines.engines:
+            engine.before_word = go_on.wait
+        return go_on
 
     def connection(self, timeout: float = 30) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
@@ -332,14 +348,14 @@ class Stream(threading.Thread):
         error: What went wrong.
     """
 
-    def __init__(self, to: Gateway, words: int = 20, **body: Any) -> None:
+    def __init__(self, to: Gateway, words: int = 20, headers: dict[str, str] | None = None) -> None:
         super().__init__()
         self._to = to
+        self._headers = headers or {}
         self._body = {
             "messages": [{"role": "user", "content": "hello"}],
             "max_tokens": words,
             "stream": True,
-            **body,
         }
         self.status = 0
         self.times: list[float] = []
@@ -352,7 +368,8 @@ class Stream(threading.Thread):
         begun = time.monotonic()
         connection = self._to.connection()
         try:
-            connection.request("POST", "/v1/chat/completions", json.dumps(self._body))
+            body = json.dumps(self._body)
+            connection.request("POST", "/v1/chat/completions", body, self._headers)
             answer = connection.getresponse()
             self.status = answer.status
             for line in answer:
@@ -368,3 +385,15 @@ class Stream(threading.Thread):
     def begun(self) -> None:
         """Wait for its first event."""
         self._to.wait(lambda: self.times)
+
+
+def begin(to: Gateway, count: int, words: int = 30, **options: Any) -> list[Stream]:
+    """Streams, each begun before the next one is asked for.
+
+    Of two that come at the same moment neither is counted yet when a host is chosen for the other.
+    """
+    streams = []
+    for _ in range(count):
+        streams.append(Stream(to, words=words, **options))
+        streams[-1].begun()
+    return streams
