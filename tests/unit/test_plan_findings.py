@@ -283,6 +283,15 @@ def test_no_plan_of_the_catalogue_raises_what_the_page_does_not_list() -> None:
                     assert any(named(name, one.id) for name in names), one.id
 
 
+def test_the_dtype_that_an_engine_is_told_is_none_of_the_checkpoint_s() -> None:
+    def disagreeing(made: Plan) -> list[str]:
+        return [one.why for one in made.findings if one.id == "catalogue-disagrees"]
+
+    told = disagreeing(read(checkpoint(), dtype="float32"))
+    assert told == disagreeing(read(checkpoint()))
+    assert "dtype" not in str(told)
+
+
 def test_cards_that_nobody_shares_may_differ() -> None:
     unlike = cards("RTX 5070 Ti", "RTX 5090")
     made = probed(unlike, tensor_parallel=1)

@@ -211,18 +211,19 @@ def _side(
 ) -> Side:
     from roost.plan import reading
 
-    known = catalogued(catalog, weights)
+    known = loaded = catalogued(catalog, weights)
     if dtype is not None and known.architecture is not None:
-        loaded = known.architecture.model_copy(update={"dtype": dtype})
-        known = replace(known, architecture=loaded)
+        architecture = known.architecture.model_copy(update={"dtype": dtype})
+        loaded = replace(known, architecture=architecture)
     if read is None:
-        return known
+        return loaded
     try:
+        # What was read is held against the catalogue, not against what the engine is told.
         return reading.observed(known, read(weights), drafter=drafter, dtype=dtype)
     except (HubUnavailableError, HubRefusedError, reading.NotReadError) as error:
-        return replace(known, unread=error)
+        return replace(loaded, unread=error)
     except RoostError as error:
-        return replace(known, defect=error)
+        return replace(loaded, defect=error)
 
 
 def catalogued(catalog: Catalog, weights: Weights) -> Side:
