@@ -401,6 +401,9 @@ def test_a_disk_that_fills_up_in_the_middle(site: Site) -> None:
     filler = site.models / "filler"
 
     async def fill() -> None:
+        # Not before what was sent is on the disk.
+        while part_bytes(site, FIRST) < HALF:
+            await asyncio.sleep(0.01)
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(b"0" * 4096):
                 pass
@@ -465,8 +468,8 @@ def until(condition: Any) -> None:
         time.sleep(0.01)
 
 
-def part_bytes(site: Site) -> int:
-    parts = [site.parts / name for name in (FIRST, SECOND)]
+def part_bytes(site: Site, *names: str) -> int:
+    parts = [site.parts / name for name in names]
     return sum(part.stat().st_size for part in parts if part.exists())
 
 
@@ -474,7 +477,7 @@ def test_kill_at_half_and_go_on(site: Site) -> None:
     for name in (FIRST, SECOND):
         site.hub.order(name, faulty.stall(HALF, seconds=20), times=1)
     with running(site, token=TOKEN, stall_timeout=60) as process:
-        until(lambda: part_bytes(site) >= 2 * (HALF - 1))
+        until(lambda: part_bytes(site, FIRST, SECOND) >= 2 * (HALF - 1))
         # Meanwhile the token stands where nobody else looks.
         proc = Path(f"/proc/{process.pid}")
         shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
