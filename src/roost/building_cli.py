@@ -6,20 +6,19 @@ from pathlib import Path
 
 import click
 
+from roost import options
 from roost.errors import RoostError
 
 
 @click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
-@click.option("--limit", metavar="PATTERN", help="Only these hosts.")
-@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password.")
+@options.inventory
+@options.limit
+@options.ask_become_pass
 def build(inventory: Path, limit: str | None, ask_become_pass: bool) -> None:
     """Build images that no registry has, on the hosts that are to run them (takes hours)."""
     from roost import fleet
 
-    password = click.prompt("sudo password", hide_input=True) if ask_become_pass else None
+    password = options.password(ask_become_pass)
     result = fleet.run_playbook("build", inventory, limit=limit, become_password=password)
     if not result.ok:
         bad = ", ".join([*result.failed, *result.unreachable])

@@ -15,6 +15,7 @@ from typing import Any
 import click
 
 import roost
+from roost import options
 from roost.errors import RoostError
 from roost.root import CATALOG_VARIABLE
 
@@ -95,12 +96,9 @@ def _print_json(data: Any) -> None:
     click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
-_as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
-
-
 @cli.command()
 @click.argument("recipe", required=False)
-@_as_json
+@options.as_json
 def recipes(recipe: str | None, as_json: bool) -> None:
     """What can be deployed, and on which hardware somebody saw it run; of one RECIPE everything."""
     import shutil
@@ -239,20 +237,18 @@ def lock(
 
 
 @cli.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
-@click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+@options.inventory
+@options.limit
 @click.option("--check", is_flag=True, help="Change nothing, show what would change.")
 @click.option("--diff", is_flag=True, help="Show differences.")
-@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password.")
+@options.ask_become_pass
 def deploy(
     inventory: Path, limit: str | None, check: bool, diff: bool, ask_become_pass: bool
 ) -> None:
     """Run the deploy playbook over an inventory."""
     from roost import fleet
 
-    password = click.prompt("sudo password", hide_input=True) if ask_become_pass else None
+    password = options.password(ask_become_pass)
     result = fleet.run_playbook(
         "deploy", inventory, limit=limit, check=check, diff=diff, become_password=password
     )

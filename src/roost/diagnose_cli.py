@@ -9,6 +9,8 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from roost import options
+
 if TYPE_CHECKING:
     from roost.diagnose import Diagnosis
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     type=click.Choice(["vllm", "sglang"]),
     help="Leave out what only the other engine says.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 def diagnose(file: IO[bytes], engine: str | None, as_json: bool) -> None:
     """Say what is wrong in a log, why, and how to mend it.
 

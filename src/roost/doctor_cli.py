@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from roost import options
 from roost.errors import RoostError, UsageError
 from roost.probe_cli import JOBS, targets
 
@@ -46,7 +47,7 @@ class Examined:
 )
 @click.option("--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit.")
 @click.option("-v", "--verbose", is_flag=True, help="Also what is good, check by check.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 def doctor(
     hosts: tuple[str, ...],
     inventory: Path | None,

@@ -7,19 +7,12 @@ from typing import Any
 
 import click
 
+from roost import options
 from roost.errors import UsageError
 
 
 def _say(line: str) -> None:
     click.echo(line, err=True)
-
-
-def password(ask: bool) -> str | None:
-    """Sudo's, if it is to be asked for."""
-    if not ask:
-        return None
-    answer: str = click.prompt("sudo password", hide_input=True)
-    return answer
 
 
 def compare_choices(
@@ -55,7 +48,7 @@ def compare_choices(
         runs_dir=(runs_dir or repository_root() / "runs").absolute(),
         anew=anew,
         all_or_none=True,
-        become_password=password(ask_become_pass),
+        become_password=options.password(ask_become_pass),
         say=_say,
     )
     for one in begun.measured:
@@ -78,16 +71,10 @@ def compare_choices(
 
 
 @click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
+@options.inventory
 @click.option("--host", required=True, metavar="HOST", help="The host to tune.")
 @click.option("--suite", required=True, metavar="NAME", help="What is measured of each point.")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Your own prompts (JSON lines) instead of the suite's.",
-)
+@options.prompts
 @click.option(
     "--vary",
     multiple=True,
@@ -99,27 +86,16 @@ def compare_choices(
 )
 @click.option("--hours", type=click.FloatRange(min=0), help="Begin no point after so long.")
 @click.option("--users", type=int, help="Choose for so many at a time (default: the suite's most).")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="A gap that is too small to care about, as a fraction.",
-)
-@click.option(
-    "--runs",
-    "runs_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where runs are kept (default: runs/ in the repository).",
-)
+@options.tolerance
+@options.runs_dir
 @click.option(
     "--resume",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Go on with this search, also where it ended at its limit.",
 )
 @click.option("--anew", is_flag=True, help="Go on with no interrupted search.")
-@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the host's sudo password.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.ask_become_pass
+@options.as_json
 def tune(
     vary: tuple[str, ...],
     runs_dir: Path | None,
@@ -157,7 +133,7 @@ def tune(
         **parameters,
         anew=anew,
         resume=resume,
-        become_password=password(ask_become_pass),
+        become_password=options.password(ask_become_pass),
         say=_say,
     )
     for refused in search.experiment.refused:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
+from roost import options
+
 
 @click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
+@options.inventory
 @click.option("--host", required=True, metavar="HOST", help="Host of the inventory.")
 @click.option(
     "-o",
@@ -23,7 +23,7 @@ import click
     metavar="FILE",
     help="The archive (default: roost-logs-HOST-TIME.tar.gz here).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 def logs(inventory: Path, host: str, output: Path | None, as_json: bool) -> None:
     """Collect what explains a host's failure into one archive, and say what it is.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from roost import options
 from roost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,42 +19,27 @@ if TYPE_CHECKING:
 
 def _over_hosts(jobs: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options of a verb that runs a notebook for hosts of an inventory."""
-    options = [
-        click.option(
-            "-i",
-            "--inventory",
-            required=True,
-            type=click.Path(path_type=Path),
-            help="Inventory path.",
-        ),
+    shared = [
+        options.inventory,
         click.option(
             "--host", "hosts", multiple=True, metavar="HOST", help="Only this host; repeatable."
         ),
         click.option(
             "--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit."
         ),
-        _RUNS,
+        options.runs_dir,
         click.option(
             "--jobs", type=click.IntRange(min=1), default=jobs, show_default=True, help="At a time."
         ),
-        _JSON,
+        options.as_json,
     ]
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
+        for option in reversed(shared):
             verb = option(verb)
         return verb
 
     return decorate
-
-
-_RUNS = click.option(
-    "--runs",
-    "runs_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where runs are kept (default: runs/ in the repository).",
-)
-_JSON = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 
 
 @click.command()
@@ -84,7 +70,7 @@ def verify(
     bad_requests: bool,
     reference: str | None,
     require_seen: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Prove that each host runs what was pinned and answers right.
 
@@ -94,30 +80,22 @@ def verify(
         # A notebook looks from elsewhere.
         reference = str(Path(reference).absolute())
     parameters = {
-        "runs_dir": str((options["runs_dir"] or Path("runs")).absolute()),
+        "runs_dir": str((given["runs_dir"] or Path("runs")).absolute()),
         "long_context": long_context,
         "long_context_seconds": long_context_seconds,
         "bad_requests": bad_requests,
         "reference": reference,
         "require_seen": require_seen,
     }
-    _execute("verify", parameters, "not verified", **options)
+    _execute("verify", parameters, "not verified", **given)
 
 
 @click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
+@options.inventory
 @click.option("--live", is_flag=True, help="Also ask every host now what it is.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="A gap that is too small to care about, as a fraction.",
-)
-@_RUNS
-@_JSON
+@options.tolerance
+@options.runs_dir
+@options.as_json
 def fleet(
     inventory: Path, live: bool, tolerance: float, runs_dir: Path | None, as_json: bool
 ) -> None:
@@ -143,13 +121,9 @@ def fleet(
 
 @click.command()
 @click.option("--suite", required=True, metavar="NAME", help="What to measure; see below.")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Your own prompts (JSON lines) instead of the suite's.",
-)
+@options.prompts
 @_over_hosts(jobs=4)
-def bench(suite: str, prompts: Path | None, **options: Any) -> None:
+def bench(suite: str, prompts: Path | None, **given: Any) -> None:
     """Measure hosts with the engine's own load generator.
 
     Suites: smoke (a quick look), spec-bench, prompt-length, matrix, prompt-style, gate. Runs
@@ -160,7 +134,7 @@ def bench(suite: str, prompts: Path | None, **options: Any) -> None:
 
     suites.suite(suite)
     parameters = {"suite": suite, "prompts": str(prompts.absolute()) if prompts else None}
-    _execute("benchmark", parameters, "not measured", **options)
+    _execute("benchmark", parameters, "not measured", **given)
 
 
 @click.command()
@@ -173,23 +147,13 @@ def bench(suite: str, prompts: Path | None, **options: Any) -> None:
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Inventory path.")
 @click.option("--host", metavar="HOST", help="The host for --deploy.")
 @click.option("--suite", metavar="NAME", help="What is measured of each choice; see roost bench.")
-@click.option(
-    "--prompts",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Your own prompts (JSON lines) instead of the suite's.",
-)
+@options.prompts
 @click.option("--anew", is_flag=True, help="Go on with no interrupted comparison.")
-@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the host's sudo password.")
+@options.ask_become_pass
 @click.option("--published", is_flag=True, help="Also against the published figures.")
-@click.option(
-    "--tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="A gap that is too small to care about, as a fraction.",
-)
-@_RUNS
-@_JSON
+@options.tolerance
+@options.runs_dir
+@options.as_json
 def compare(
     runs: tuple[str, ...],
     deploy: str | None,
@@ -260,7 +224,7 @@ def _execute(
     hosts: tuple[str, ...],
     limit: str | None,
     as_json: bool,
-    **options: Any,
+    **given: Any,
 ) -> None:
     """Run a notebook for hosts, show each outcome as it comes, and exit 1 if one is not well."""
     from roost import notebooks
@@ -274,7 +238,7 @@ def _execute(
         limit=limit,
         parameters=parameters,
         progress=lambda host, line: click.echo(f"{host}: {line}", err=True),
-        **options,
+        **given,
     ):
         outcomes.append(outcome)
         if not as_json:

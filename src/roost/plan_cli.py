@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from roost import options
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
 
@@ -50,7 +51,7 @@ from roost.hosts import HostFacts
     type=click.Path(path_type=Path, dir_okay=False),
     help="Where resolved revisions stand (default: the checkout's roost.lock.yml).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 @click.pass_context
 def plan(
     context: click.Context,

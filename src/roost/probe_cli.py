@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from roost import options
 from roost.errors import RoostError, UsageError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ JOBS = 8
     type=click.Path(path_type=Path),
     help="HOSTs are names of this inventory; all of its hosts if none is given.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None:
     """Say what hosts are, and print an inventory to start from.
 

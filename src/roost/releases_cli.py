@@ -8,29 +8,15 @@ from pathlib import Path
 
 import click
 
+from roost import options
 from roost.errors import RoostError
-
-_inventory = click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
-_limit = click.option("--limit", metavar="PATTERN", help="Only these hosts.")
-_ask_password = click.option(
-    "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
-)
-
-
-def _password(ask: bool) -> str | None:
-    if not ask:
-        return None
-    password: str = click.prompt("sudo password", hide_input=True)
-    return password
 
 
 @click.command()
-@_inventory
-@_limit
-@_ask_password
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.inventory
+@options.limit
+@options.ask_become_pass
+@options.as_json
 def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: bool) -> None:
     """What serves on each host, and which releases it could go back to.
 
@@ -43,7 +29,7 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
         "Read the releases",
         inventory,
         limit=limit,
-        become_password=_password(ask_become_pass),
+        become_password=options.password(ask_become_pass),
     )
     if as_json:
         told = {"hosts": {name: releases.told(it) for name, it in found.items()}, "failed": failed}
@@ -61,10 +47,10 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
 
 
 @click.command()
-@_inventory
+@options.inventory
 @click.option("--to", "release", metavar="ID", help="A kept release (default: the previous one).")
-@_limit
-@_ask_password
+@options.limit
+@options.ask_become_pass
 def rollback(
     inventory: Path, release: str | None, limit: str | None, ask_become_pass: bool
 ) -> None:
@@ -75,7 +61,7 @@ def rollback(
         "rollback",
         inventory,
         limit=limit,
-        become_password=_password(ask_become_pass),
+        become_password=options.password(ask_become_pass),
         extra_vars={"rollback_to": release} if release else None,
     )
     if not result.ok:

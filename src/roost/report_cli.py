@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from roost import options
+
 
 @click.command()
 @click.argument("runs", required=False, type=click.Path(path_type=Path))
@@ -15,7 +17,7 @@ import click
     type=click.Path(path_type=Path, file_okay=False),
     help="The site's folder (default: site/ in the repository).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.as_json
 def report(runs: Path | None, out: Path | None, as_json: bool) -> None:
     """Build a static site of kept runs (RUNS, by default runs/ in the repository).
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from roost import options
+
 
 @click.command()
-@click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
-)
-@click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+@options.inventory
+@options.limit
 @click.option(
     "--batches", "sizes", metavar="SIZES", help="Hosts of each batch (default: 1,25%,100%)."
 )
@@ -21,14 +21,9 @@ import click
 @click.option(
     "--resume", is_flag=True, help="Only go on with one that was interrupted, begin none."
 )
-@click.option(
-    "--runs",
-    "runs_dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where runs are kept (default: runs/ in the repository).",
-)
-@click.option("-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password.")
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
+@options.runs_dir
+@options.ask_become_pass
+@options.as_json
 def rollout(
     inventory: Path,
     limit: str | None,
@@ -49,7 +44,7 @@ def rollout(
 
     password = None
     if ask_become_pass and sys.stdin.isatty():
-        password = click.prompt("sudo password", hide_input=True)
+        password = options.password(True)
     elif ask_become_pass:
         password = sys.stdin.readline().rstrip("\n")
     folder, found = run.run(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+from tests.unit import plays
 from tests.unit.deployments import deployment
 from tests.unit.processes import working
 
-ROOT = Path(__file__).parents[2]
 JOB = "4321.8765"
 CARD = {"name": "NVIDIA GeForce RTX 5070 Ti", "free": 15 << 30, "total": 16 << 30}
 
@@ -26,37 +25,14 @@ def play(folder: Path, says: dict[str, Any], *options: str) -> subprocess.Comple
         f"#!/bin/sh\necho \"$@\" > {folder}/argv\ncat > {folder}/stdin\necho '{json.dumps(says)}'\n"
     )
     docker.chmod(0o755)
+    wanted = deployment(folder, "rtx5070ti-x2", allow_unlocked=True)
     variables = {
-        "llm_server_deployment": deployment(folder, "rtx5070ti-x2", allow_unlocked=True).model_dump(
-            mode="json"
-        ),
+        "llm_server_deployment": wanted.model_dump(mode="json"),
         "__llm_server_awaited": {"skipped": True},
         "llm_server_beside": [{"name": "org/model", "job": str(folder / JOB), "path": "/x"}],
     }
-    (folder / "vars.json").write_text(json.dumps(variables))
-    (folder / "play.yml").write_text(
-        "- hosts: localhost\n"
-        "  gather_facts: false\n"
-        "  tasks:\n"
-        "    - ansible.builtin.import_role: {name: llm_server, tasks_from: cuda.yml}\n"
-    )
-    return subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            *("-i", "localhost,", "-c", "local", str(folder / "play.yml")),
-            *("-e", f"@{folder / 'vars.json'}"),
-            *("-e", f"ansible_python_interpreter={sys.executable}", *options),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "PATH": f"{tools}:{os.environ['PATH']}",
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    return plays.tasks(
+        ["cuda.yml"], folder, variables, *options, PATH=f"{tools}:{os.environ['PATH']}"
     )
 
 

@@ -7,19 +7,15 @@ host's ``engine_release`` says what it is told to, and notes whether the host wa
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.unit import plays
 from tests.unit.deployments import deployment
 from tests.unit.gateways import Gateway, gateway
 
 from roost import releases
-
-ROOT = Path(__file__).parents[2]
 
 STANDINS = {
     "release_facts": "said = {{'busy': {busy!r}}}",
@@ -64,15 +60,14 @@ def run(
         made_up.mkdir()
     paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
     for name, body in STANDINS.items():
-        text = body.format(src=str(ROOT / "src"), paths=paths, seen=str(seen), busy=busy)
+        text = body.format(src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy)
         (library / f"{name}.py").write_text(MODULE.format(body=text))
     wanted = deployment(folder).model_dump(mode="json")
     common = {
         "ansible_connection": "local",
-        "ansible_python_interpreter": sys.executable,
         # A condition outside of the role sees none of its variables.
-        **yaml.safe_load((ROOT / "roles/llm_server/defaults/main.yml").read_text()),
-        **yaml.safe_load((ROOT / "roles/llm_server/vars/main.yml").read_text()),
+        **yaml.safe_load((plays.ROOT / "roles/llm_server/defaults/main.yml").read_text()),
+        **yaml.safe_load((plays.ROOT / "roles/llm_server/vars/main.yml").read_text()),
         "llm_server_deployment": wanted,
         "__llm_server_container": {"container": {"Id": "c", "Name": "/roost-llm-new"}},
         "__llm_server_key": {"changed": False},
@@ -105,22 +100,9 @@ def run(
     (folder / "play.yml").write_text(json.dumps(play))
     places = dict(zip(("master", "config", "states"), paths, strict=True))
     overrides = json.dumps({f"__gateway_{name}": path for name, path in places.items()})
-    done = subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-v"),
-            *("-e", overrides),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_LIBRARY": f"{library}:{ROOT / 'plugins' / 'modules'}",
-            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    done = plays.ansible(
+        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-v", "-e", overrides),
+        ANSIBLE_LIBRARY=f"{library}:{plays.ROOT / 'plugins' / 'modules'}",
     )
     return done.stdout + done.stderr
 

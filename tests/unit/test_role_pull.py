@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit import plays
 from tests.unit.deployments import deployment
 from tests.unit.processes import working
 
-ROOT = Path(__file__).parents[2]
 JOB, BESIDE = "1234.5678", "4321.8765"
 STARTED = {"started": True, "finished": False}
 
@@ -49,34 +47,12 @@ def play(
         if beside
         else [],
     }
-    (folder / "vars.json").write_text(json.dumps(variables))
-    (folder / "play.yml").write_text(
-        "- hosts: localhost\n"
-        "  gather_facts: false\n"
-        "  tasks:\n"
-        + "".join(
-            f"    - ansible.builtin.import_role: {{name: llm_server, tasks_from: {name}}}\n"
-            for name in tasks
-        )
-    )
-    return subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            *("-i", "localhost,", "-c", "local", str(folder / "play.yml")),
-            *("-e", f"@{folder / 'vars.json'}"),
-            *("-e", f"ansible_python_interpreter={sys.executable}"),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_ASYNC_DIR": str(jobs),
-            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-            "ANSIBLE_FILTER_PLUGINS": str(ROOT / "plugins" / "filter"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    return plays.tasks(
+        tasks,
+        folder,
+        variables,
+        ANSIBLE_ASYNC_DIR=str(jobs),
+        ANSIBLE_FILTER_PLUGINS=str(plays.ROOT / "plugins" / "filter"),
     )
 
 

@@ -7,7 +7,7 @@ what its user asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from roost import quality
@@ -95,13 +95,7 @@ def _thinking_closed(target: Target) -> Check:
 
 
 def _reasoning(target: Target) -> Check:
-    check_id = "reasoning_parser"
-    parser = configured(target.deployment.spec.command, "--reasoning-parser")
-    if parser is None:
-        return inapplicable(check_id, "the recipe configures no reasoning parser")
-    expected = f"{parser}: thoughts beside the answer, none in it"
-
-    def make() -> Check:
+    def look() -> tuple[str, str]:
         thinking = {**target.deployment.chat_template_kwargs, "enable_thinking": True}
         reply = _ask(target, _QUESTION, REASONING_TOKENS, chat_template_kwargs=thinking)
         thought, text = reasoning_text(reply).strip(), quality.answer_text(reply) or ""
@@ -110,38 +104,48 @@ def _reasoning(target: Target) -> Check:
             why = f"{leak} stands in the answer: the parser does not know this model's markers"
         elif not thought:
             why = "thinking was asked for, and nothing came beside the answer"
-        return Check(
-            id=check_id,
-            ok=not why,
-            expected=expected,
-            observed=f"beside the answer: {thought[:100]!r}; answer: {text.strip()[:100]!r}",
-            why=why,
-            fix="set --reasoning-parser to the one that the model's authors name" if why else "",
-        )
+        return f"beside the answer: {thought[:100]!r}; answer: {text.strip()[:100]!r}", why
 
-    return attempt(check_id, expected, make, target)
+    return _parsed(target, "reasoning", "thoughts beside the answer, none in it", look)
 
 
 def _tools(target: Target) -> Check:
-    check_id = "tool_parser"
-    parser = configured(target.deployment.spec.command, "--tool-call-parser")
-    if parser is None:
-        return inapplicable(check_id, "the recipe configures no tool parser")
-    expected = f"{parser}: a call of get_weather with a city, in tool_calls"
-
-    def make() -> Check:
+    def look() -> tuple[str, str]:
         prompt = "What is the weather in Paris? Use the tool."
         reply = _ask(target, prompt, TOOL_TOKENS, tools=[_TOOL], tool_choice="auto")
         message = reply["choices"][0]["message"]
         calls, text = message.get("tool_calls") or [], message.get("content") or ""
-        why = _defect(calls, text)
+        observed = f"tool_calls: {json.dumps(calls)[:200]}; text: {text.strip()[:100]!r}"
+        return observed, _defect(calls, text)
+
+    return _parsed(target, "tool", "a call of get_weather with a city, in tool_calls", look)
+
+
+def _parsed(target: Target, kind: str, expected: str, look: Callable[[], tuple[str, str]]) -> Check:
+    """What a parser makes of an answer, where the recipe configures one.
+
+    Args:
+        target: Whose parser it is.
+        kind: ``reasoning`` or ``tool``.
+        expected: Of the answer.
+        look: Ask; what was observed, and what is wrong with it (empty if nothing is).
+    """
+    check_id = f"{kind}_parser"
+    flag = {"reasoning": "--reasoning-parser", "tool": "--tool-call-parser"}[kind]
+    parser = configured(target.deployment.spec.command, flag)
+    if parser is None:
+        return inapplicable(check_id, f"the recipe configures no {kind} parser")
+    expected = f"{parser}: {expected}"
+
+    def make() -> Check:
+        observed, why = look()
         return Check(
             id=check_id,
             ok=not why,
             expected=expected,
-            observed=f"tool_calls: {json.dumps(calls)[:200]}; text: {text.strip()[:100]!r}",
+            observed=observed,
             why=why,
-            fix="set --tool-call-parser to the one that the model's authors name" if why else "",
+            fix=f"set {flag} to the one that the model's authors name" if why else "",
         )
 
     return attempt(check_id, expected, make, target)
