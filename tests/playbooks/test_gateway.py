@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.playbooks.playbook import Play, Running
+from tests.playbooks.standins import TRIAL
 
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
@@ -28,7 +29,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 KEY = "for-clients-only"
 WORDS = 40
-TRIAL = "llm_server : Have it serve, or what served before"
 
 
 @dataclass

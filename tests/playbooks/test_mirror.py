@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.playbooks.playbook import Play, Running, inventory
-from tests.playbooks.test_transaction import ask
+from tests.playbooks.standins import ask
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
 

@@ -12,121 +12,25 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.playbooks.faults import BACK, fault
-from tests.playbooks.playbook import Play, Running, inventory
+from tests.playbooks.playbook import Play, Running
+from tests.playbooks.standins import RELEASES, TRIAL, Site, ask, standin_site, until
 
 from roost import fleet
 from roost.lab.build import Artefacts
-from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
-from roost.lab.hosts import Host
 from roost.launch import CONTAINER
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
-
-#: The task that has the host swap and judge.
-TRIAL = "llm_server : Have it serve, or what served before"
-RELEASES = "/var/lib/roost/releases"
 
 #: What serves after a fault, besides ``BACK``.
 BY_ITSELF = "the new release: the host goes on by itself"
 NEXT_RUN = "the release before; the next run goes on"
 GIVEN_UP = "nothing after so many starts, with the reason; the next deploy starts it"
-
-
-@dataclass
-class Site:
-    """A host with a release of the stand-in on it."""
-
-    host: Host
-    inventory: Path
-    image: str
-
-    def begin(
-        self,
-        *standin: str,
-        playbook: str = "deploy.yml",
-        tags: str = "llm_server",
-        **overrides: Any,
-    ) -> Running:
-        """Begin to deploy a release whose engine does these things."""
-        words = [f"--standin-{word}" for word in ("needs=/model/config.json", *standin)]
-        settings = {"image": self.image, "extra_args": words}
-        if playbook == "deploy.yml":
-            overrides = {"roost_settings": settings, **overrides}
-            # After the first time, Docker and the weights are there.
-            return Running(self.inventory, "--tags", tags, playbook=playbook, **overrides)
-        return Running(self.inventory, playbook=playbook, **overrides)
-
-    def deploy(self, *standin: str, **overrides: Any) -> Play:
-        return self.begin(*standin, **overrides).end()
-
-    def sh(self, script: str) -> str:
-        done = self.host.exec(["sh", "-c", script])
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    @property
-    def current(self) -> str:
-        """Id of the release that is in place."""
-        return self.sh(f"readlink {RELEASES}/current").strip()
-
-    def serving(self) -> list[str]:
-        """The command line of the engine that is in place and answers rightly."""
-        assert "Paris" in ask(self.host)
-        inspected = self.sh(f"docker inspect {CONTAINER}")
-        command: list[str] = json.loads(inspected)[0]["Config"]["Cmd"]
-        return command
-
-    def begun(self) -> bool:
-        """Whether a release is on trial, or being put in place."""
-        return self.host.exec(["test", "-e", f"{RELEASES}/transaction.json"]).returncode == 0
-
-    def on_trial(self) -> str:
-        """Name of the container that is on trial and runs; empty while there is none."""
-        return self.sh(
-            f"docker ps --filter 'name=^/?{CONTAINER}-' --format '{{{{.Names}}}}'"
-        ).strip()
-
-    @contextmanager
-    def unchanged(self) -> Iterator[str]:
-        """The same release serves before and after, and nothing of another one is left."""
-        before, command = self.current, self.serving()
-        yield before
-        assert (self.current, self.serving()) == (before, command)
-        self.rests()
-
-    def rests(self) -> None:
-        """Nothing of a swap is left."""
-        assert self.sh("docker ps --all --format '{{.Names}}'").split() == [CONTAINER]
-        assert not self.begun()
-
-
-def ask(host: Host) -> str:
-    """What the endpoint answers, asked past Ansible; empty if nothing answers."""
-    body = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
-    script = (
-        "import sys, urllib.request as u; print(u.urlopen(u.Request("
-        "'http://127.0.0.1:8000/v1/chat/completions', sys.stdin.buffer.read())).read().decode())"
-    )
-    done = host.exec(["python3", "-c", script], text_in=json.dumps(body))
-    if done.returncode != 0:
-        return ""
-    text: str = json.loads(done.stdout)["choices"][0]["message"]["content"]
-    return text
-
-
-def until(true: Any, seconds: float = 30) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -135,19 +39,8 @@ def deployed(
     shared_lab: SharedLab,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Site:
-    shared_lab.lab.registry.start()
-    image = standin_image(shared_lab.lab.cache, print)
-    host = shared_lab.host("cpu", fresh=True)
-    where = inventory(
-        tmp_path_factory.mktemp("transaction") / "inventory",
-        shared_lab.lab,
-        [host],
-        roost_recipe="smollm2-135m",
-        roost_lock_file=str(shared_lab.lab.lock_file),
-        roost_ready_timeout=60,
-        llm_server_start_attempts=2,
-    )
-    site = Site(host, where, image)
+    folder = tmp_path_factory.mktemp("transaction")
+    site = standin_site(shared_lab, folder / "inventory", llm_server_start_attempts=2)
     play = site.begin(tags="all").end()
     assert play.code == 0, play.output
     return site

@@ -12,11 +12,10 @@ import time
 from typing import Any
 
 import pytest
-from tests.playbooks.playbook import Running, inventory
-from tests.playbooks.test_transaction import TRIAL, Site, ask, until
+from tests.playbooks.playbook import Running
+from tests.playbooks.standins import TRIAL, Site, ask, standin_site, until
 
 from roost.lab.build import Artefacts
-from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 
@@ -38,21 +37,13 @@ def site(
     shared_lab: SharedLab,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Site:
-    shared_lab.lab.registry.start()
-    image = standin_image(shared_lab.lab.cache, print)
-    host = shared_lab.host("cpu", fresh=True)
-    where = inventory(
+    found = standin_site(
+        shared_lab,
         tmp_path_factory.mktemp("watchdog") / "inventory",
-        shared_lab.lab,
-        [host],
-        roost_recipe="smollm2-135m",
-        roost_lock_file=str(shared_lab.lab.lock_file),
-        roost_ready_timeout=60,
         roost_memory_floor_mib=FLOOR_MIB,
         watchdog_interval=1,
         watchdog_frozen_seconds=5,
     )
-    found = Site(host, where, image)
     # Before the watchdog has a view of the file systems that is its own.
     found.sh("cp /proc/meminfo /run/meminfo; mount --bind /run/meminfo /proc/meminfo")
     play = found.begin(tags="all").end()
