@@ -1,4 +1,7 @@
-"""A recipe too large for any lab, with stand-ins of a few bytes for its repositories on the hub."""
+"""What several tests of playbooks begin with: a release that serves, and small repositories.
+
+Those stand for a recipe that is too large for any lab, with a few bytes each.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from tests.playbooks.standins import Site, ask, standin_site
 from tests.unit.plan_checkpoints import write_checkpoint
 from tests.unit.plan_configs import dflash, qwen35_35b
 from tests.unit.source_000 import DRAFTER
@@ -13,6 +17,7 @@ from tests.unit.source_000 import MODEL as TARGET
 
 from roost import lock
 from roost.lab import hubstore, paths
+from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.lab.lab import Lab
 
@@ -50,3 +55,25 @@ def standin_lock(standins: dict[str, str], tmp_path: Path) -> str:
     path = tmp_path / "standins.lock.yml"
     lock.write(path, lock.Lock(models=entries))
     return str(path)
+
+
+@pytest.fixture(scope="module")
+def deployed(
+    artefacts: Artefacts,  # noqa: ARG001  # the hub has the model before the host's lab is locked
+    shared_lab: SharedLab,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Site:
+    """A host of the module's own on which a stand-in for an engine serves."""
+    folder = tmp_path_factory.mktemp("standin")
+    site = standin_site(shared_lab, folder / "inventory", llm_server_start_attempts=2)
+    play = site.begin(tags="all").end()
+    assert play.code == 0, play.output
+    return site
+
+
+@pytest.fixture
+def site(deployed: Site) -> Site:
+    """That host with a good release serving, whatever the test before did."""
+    if "Paris" not in ask(deployed.host):
+        assert deployed.deploy().code == 0
+    return deployed

@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 
 #: Test modules that make faults, and the engine they make them with.
-MODULES = {"test_deploy": "vLLM on the CPU", "test_transaction": "stand-in"}
+MODULES = {
+    "test_deploy": "vLLM on the CPU",
+    "test_transaction": "stand-in",
+    "test_transaction_host": "stand-in",
+}
 BEGIN, END = "<!-- faults: begin -->", "<!-- faults: end -->"
-#: What serves after most faults.
+#: What serves after most faults, and after some.
 BACK = "the release before, proved again"
+BY_ITSELF = "the new release: the host goes on by itself"
 ORDER = ("engine", "controller", "network", "host")
 
 
