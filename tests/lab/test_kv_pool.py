@@ -27,7 +27,6 @@ from prometheus_client.parser import text_string_to_metric_families
 from roost import catalog, launch
 from roost.lab import paths
 from roost.lab.build import packages
-from roost.lab.build.drafter import drafters
 from roost.lab.build.model import target_model
 from roost.plan.architecture import Architecture, Drafter, parse_config
 from roost.plan.memory import KvPool, kv_pool
@@ -190,52 +189,42 @@ def plan(target: Architecture, drafter: Drafter | None, **arguments: Any) -> KvP
     )
 
 
-@pytest.mark.parametrize("choice", ["none", "dflash"])
-def test_the_embedded_default(choice: str, tmp_path: Path) -> None:
-    cache = paths.cache_dir()
-    places = {
-        launch.MODEL_PATH: target_model(cache, print),
-        launch.DRAFTER_PATH: drafters(cache, print) / "main",
-    }
-    resolved = launch.build(catalog.builtin(), "smollm2-135m", "cpu", speculation=choice)
-    words = []
-    for word in resolved.spec.command:
-        for inside, outside in places.items():
-            word = word.replace(inside, str(outside))
-        words.append(word)
+def test_the_embedded_default(tmp_path: Path) -> None:
+    model = target_model(paths.cache_dir(), print)
+    resolved = launch.build(catalog.builtin(), "smollm2-135m", "cpu", speculation="none")
+    words = [word.replace(launch.MODEL_PATH, str(model)) for word in resolved.spec.command]
     assert resolved.spec.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
-    target, drafter = (parse_config((f / "config.json").read_text()) for f in places.values())
     foretold = plan(
-        Architecture.from_config(target, dtype="float32"),
-        Drafter.from_config(drafter) if choice == "dflash" else None,
+        Architecture.from_config(
+            parse_config((model / "config.json").read_text()), dtype="float32"
+        ),
+        None,
         max_model_len=resolved.settings.max_model_len,
     )
     with serving(words, resolved.spec.env, tmp_path) as (metrics, log):
         check(foretold, metrics, log)
 
 
-@pytest.mark.parametrize("speculates", [False, True], ids=["none", "dflash"])
-def test_a_model_with_gated_delta_layers(speculates: bool, tmp_path: Path) -> None:
+def test_a_model_with_gated_delta_layers_and_a_drafter(tmp_path: Path) -> None:
     for name, config in (("target", HYBRID), ("drafter", HYBRID_DRAFTER)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps(config))
     foretold = plan(
         Architecture.from_config(HYBRID),
-        Drafter.from_config(HYBRID_DRAFTER) if speculates else None,
+        Drafter.from_config(HYBRID_DRAFTER),
         max_model_len=4096,
     )
     # Not a multiple of 256: the engine's default block, 128, is what its blocks are made of.
     assert foretold.attention_block_size == 384
+    speculation = {
+        "method": "dflash",
+        "model": str(tmp_path / "drafter"),
+        "num_speculative_tokens": 4,
+    }
     words = ["serve", str(tmp_path / "target"), "--enforce-eager", "--max-num-seqs", "2"]
     words += ["--load-format", "dummy", "--skip-tokenizer-init", "--max-model-len", "4096"]
     words += ["--max-num-batched-tokens", str(BATCHED_TOKENS)]
-    if speculates:
-        speculation = {
-            "method": "dflash",
-            "model": str(tmp_path / "drafter"),
-            "num_speculative_tokens": 4,
-        }
-        words += ["--speculative-config", json.dumps(speculation)]
+    words += ["--speculative-config", json.dumps(speculation)]
     env = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     env |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
     with serving(words, env, tmp_path) as (metrics, log):
