@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -22,7 +23,7 @@ from typing import Any
 import websocket
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
-_WAIT_S = 20.0
+_WAIT_S = 60.0
 
 
 def program() -> str | None:
@@ -141,7 +142,9 @@ def browsing() -> Iterator[Page]:
             "--disable-background-networking", "--disable-component-update",
             *(["--no-sandbox"] if os.geteuid() == 0 else []), "about:blank",
         ]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        )
         try:
             port, path = _address(Path(home) / "DevToolsActivePort")
             socket = websocket.create_connection(
@@ -157,7 +160,8 @@ def browsing() -> Iterator[Page]:
             yield page
             socket.close()
         finally:
-            process.kill()
+            # Its renderers and helpers too, whichever of them still live.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

@@ -37,11 +37,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def drain(made: Gateway, name: str = "one", **options: Any) -> dict[str, Any]:
-    given = {"timeout": 10, "late": "fail", "last": False, **options}
+    given = {"timeout": 60, "late": "fail", "last": False, **options}
     return draining.drain(made.haproxy, name, given.pop("engine", VLLM), **given)
 
 
-def readmit(made: Gateway, name: str = "one", timeout: float = 10) -> dict[str, Any]:
+def readmit(made: Gateway, name: str = "one", timeout: float = 60) -> dict[str, Any]:
     return draining.readmit(made.haproxy, name, timeout=timeout)
 
 
@@ -96,7 +96,7 @@ def test_a_count_that_has_stood_still_counts_nothing(
         tick.start()
     found = drain(made)
     assert (found["failure"], found["engine_requests"]) == (None, 1)
-    assert 1.4 < found["seconds"] < 8
+    assert 1.4 < found["seconds"] < 30
 
 
 def test_an_engine_that_counts_nothing_is_haproxy_s_to_count(made: Gateway) -> None:
