@@ -123,8 +123,12 @@ class Running:
         self.end()
 
     def end(self) -> Play:
-        """Wait for its end."""
-        code = self._child.wait()
+        """Wait for its end; whoever cannot wait any longer leaves none behind."""
+        try:
+            code = self._child.wait()
+        except BaseException:
+            os.killpg(self._child.pid, signal.SIGKILL)
+            raise
         text = self.output
         self._output.unlink()
         recap = list(_RECAP.finditer(text))
