@@ -56,7 +56,7 @@ bench-client: setup ## Our streaming client beside the engine's load generator (
 	python benchmarks/client.py -i inventory/lab --host lab-01
 
 .PHONY: test
-test: lint ## Everything the project tests (needs root for the lab)
+test: setup ## Everything the project tests (needs root for the lab)
 	@scripts/test.sh
 
 .PHONY: clean

@@ -22,10 +22,20 @@ if [ "$(id -u)" -eq 0 ] && ! command -v chromium-headless-shell chromium >/dev/n
     DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends chromium-headless-shell >/dev/null
 fi
 
-pytest -q tests/unit
+# Style and types beside the quick tests; what they have to say comes when both have ended.
+said=$(mktemp)
+trap 'rm -f "$said"; kill $(jobs -p) 2>/dev/null || true' EXIT
+make lint >"$said" 2>&1 &
+failed=0
+pytest -q -n 2 tests/unit || failed=1
+wait $! || failed=1
+cat "$said"
+[ "$failed" -eq 0 ]
+
 if [ "$(id -u)" -eq 0 ]; then
     # Said here, with progress, rather than silently inside the first test that needs it.
     roost lab build --install
 fi
-# Two at a time: half of what they do is waiting, and each of the two has a lab of its own.
-pytest -q -n 2 --dist loadfile tests --ignore=tests/unit
+# Three at a time: half of what they do is waiting, and each of the three has a lab of its own.
+# In the order of tests/conftest.py, where the longest come first.
+pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests --ignore=tests/unit

@@ -1,8 +1,37 @@
-"""Fixtures for all tests, and no word to a hub that no test started."""
+"""Fixtures for all tests, in which order they run, and no word to a hub that no test started."""
 
 import os
+from pathlib import Path
+
+import pytest
 
 # Read by the hub's client when it is imported: whoever names no endpoint asks a closed port.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 
 pytest_plugins = ["roost.lab.fixtures"]
+
+TESTS = Path(__file__).parent
+#: Files that take minutes, the longest first: workers begin with them, so that they end together.
+#: Those with the real engine, which takes all of a small machine, stand between others.
+LONGEST = (
+    "playbooks/test_transaction.py",
+    "playbooks/test_deploy.py",
+    "playbooks/test_transaction_host.py",
+    "playbooks/test_mirror.py",
+    "notebooks/test_verify.py",
+    "playbooks/test_rollout.py",
+    "notebooks/test_benchmark.py",
+    "playbooks/test_gateway.py",
+    "notebooks/test_compare.py",
+    "playbooks/test_build.py",
+    "notebooks/test_tune.py",
+    "playbooks/test_watchdog.py",
+    "lab/test_kv_pool.py",
+    "lab/test_lab.py",
+    "lab/test_doctor.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {TESTS / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))

@@ -39,10 +39,11 @@ class Place(NamedTuple):
     lock: Path
 
 
-#: Half of what a session does is waiting, so two sessions may test labs at the same time.
+#: Half of what a session does is waiting, so some sessions may test labs at the same time.
 PLACES = (
     Place("pytest", "10.78.0.0/24", Path("/run/lock/roost-lab-tests.lock")),
     Place("pytest-2", "10.81.0.0/24", Path("/run/lock/roost-lab-tests-2.lock")),
+    Place("pytest-3", "10.83.0.0/24", Path("/run/lock/roost-lab-tests-3.lock")),
 )
 _PLACE = pytest.StashKey[Place]()
 
