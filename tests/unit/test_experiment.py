@@ -121,8 +121,15 @@ def test_the_host_is_back_after_a_failure_and_a_rerun_goes_on(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("at", ["deploy none", "benchmark none"])
 def test_an_interruption_brings_the_host_back(
-    host: Trials, monkeypatch: pytest.MonkeyPatch, number: int, at: str
+    host: Trials,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    number: int,
+    at: str,
 ) -> None:
+    # What a shell runs in the background ignores it.
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
     before = host.links["current"]
 
     def ask(*words: Any, **options: Any) -> Any:

@@ -53,7 +53,7 @@ def test_storage_that_falls_silent_is_left_for_http(site: Site) -> None:
         }
         site.hub.app = in_xet(site.hub.app, site.endpoint)
         site.hub.order("/xet-token", faulty.answer(200, access))
-        outcome = site.ensure(stall_timeout=4, token=TOKEN)
+        outcome = site.ensure(stall_timeout=8, token=TOKEN)
         silent.settimeout(1)
         silent.accept()[0].close()  # the client had come
     assert outcome["bytes"] == site.bytes
