@@ -42,6 +42,10 @@ options:
     description: Only go on with one that was interrupted.
     type: bool
     default: false
+  take_over:
+    description: Also hosts that take part in another controller's rollout, which is no more.
+    type: bool
+    default: false
   runs:
     description: Where runs are kept, by default C(runs) in the repository.
     type: path
@@ -60,7 +64,7 @@ EXAMPLES = r"""
 """
 
 _OPTIONS = {"batches": "--batches", "suite": "--suite", "runs": "--runs"}
-_FLAGS = ("brief", "resume")
+_FLAGS = {"brief": "--brief", "resume": "--resume", "take_over": "--take-over"}
 #: Extra variables that mean something here.
 _OWN = "rollout_"
 
@@ -119,7 +123,9 @@ class ActionModule(ActionBase):
         command += [sys.executable, "-m", "roost.cli", "rollout", "--inventory", sources[0]]
         if limit := context.CLIARGS.get("subset"):
             command += ["--limit", str(limit)]
-        command += [f"--{n}" for n in _FLAGS if boolean(self._task.args.get(n, False))]
+        command += [
+            flag for name, flag in _FLAGS.items() if boolean(self._task.args.get(name, False))
+        ]
         if self._play_context.become_pass:
             command.append("--ask-become-pass")
         for name, option in _OPTIONS.items():

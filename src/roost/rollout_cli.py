@@ -21,6 +21,9 @@ from roost import options
 @click.option(
     "--resume", is_flag=True, help="Only go on with one that was interrupted, begin none."
 )
+@click.option(
+    "--take-over", is_flag=True, help="Also hosts of another controller's rollout that is no more."
+)
 @options.runs_dir
 @options.ask_become_pass
 @options.as_json
@@ -31,6 +34,7 @@ def rollout(
     suite: str | None,
     brief: bool,
     resume: bool,
+    take_over: bool,
     runs_dir: Path | None,
     ask_become_pass: bool,
     as_json: bool,
@@ -54,6 +58,7 @@ def rollout(
         suite=suite,
         brief=brief,
         resume=resume,
+        take_over=take_over,
         runs_dir=runs_dir,
         become_password=password,
         say=lambda line: click.echo(line, err=as_json),

@@ -6,13 +6,15 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from roost.rollout import batches, record
-from roost.rollout.fleet import Played, Serving
+from roost.rollout.fleet import Lease, Played, Serving
 from roost.rollout.judging import Judged
 from roost.rollout.record import BatchRecord, HostRecord, Rollout
 
 OLD, NEW, KEY = "r-old", "r-new", "key"
+MINE = "mine"
 THEN = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 
 
@@ -33,6 +35,7 @@ class FakeFleet:
         behind: Hosts behind a gateway.
         late: Those whose running requests do not end.
         never_alone: Nothing can be measured before the swap.
+        leases: What is written down on hosts about whose rollout they take part in.
         drained: Those that get no requests.
         kill_at: The step, counted over everything that is asked for, at which the controller dies;
             a fraction of a half: after it was done.
@@ -48,10 +51,33 @@ class FakeFleet:
     late: set[str] = field(default_factory=set)
     never_alone: bool = False
     drained: set[str] = field(default_factory=set)
+    leases: dict[str, dict[str, Any]] = field(default_factory=dict)
     kept: tuple[str, ...] = (OLD, NEW)
     kill_at: float | None = None
     steps: list[str] = field(default_factory=list)
     baselines: dict[str, Path | None] = field(default_factory=dict)
+
+    def hold(
+        self, notes: Mapping[str, Mapping[str, Any]], *, take_over: bool
+    ) -> tuple[dict[str, Lease], Played]:
+        def do(names: list[str]) -> None:
+            for name in names:
+                was = self.leases.get(name, {})
+                held = take_over or was.get("owner", MINE) == MINE
+                found[name] = Lease(held, was)
+                if held:
+                    self.leases[name] = {"owner": MINE, **notes[name]}
+
+        found: dict[str, Lease] = {}
+        return found, self._step("hold", notes, do)
+
+    def let_go(self, hosts: Iterable[str]) -> Played:
+        def do(names: list[str]) -> None:
+            for name in names:
+                if self.leases.get(name, {}).get("owner") == MINE:
+                    del self.leases[name]
+
+        return self._step("let go", hosts, do)
 
     def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]:
         def do(names: list[str]) -> None:

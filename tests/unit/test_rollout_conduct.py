@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.rollouts import NEW, OLD, FakeFleet, KilledError, new_rollout
+from tests.unit.rollouts import MINE, NEW, OLD, FakeFleet, KilledError, new_rollout
 
+from roost.errors import RoostError
 from roost.rollout import record
 from roost.rollout.conduct import Conductor
 from roost.rollout.record import Rollout
@@ -16,9 +17,19 @@ FOUR = dict.fromkeys(("a", "b", "c", "d"), "gb10")
 #: Batches: a; b; c and d.
 
 
-def conduct(folder: Path, fleet: FakeFleet, rollout: Rollout) -> Rollout:
+#: What another controller has written down on a host.
+THEIRS = {
+    "owner": "theirs",
+    "who": "ann@laptop",
+    "inventory": "/home/ann/fleet",
+    "since": "2026-01-01T10:00:00Z",
+    "renewed": "2026-01-01T11:00:00Z",
+}
+
+
+def conduct(folder: Path, fleet: FakeFleet, rollout: Rollout, **options: bool) -> Rollout:
     fleet.folder = folder
-    return Conductor(rollout, folder, fleet, fleet, lambda _: None).run()
+    return Conductor(rollout, folder, fleet, fleet, lambda _: None, **options).run()
 
 
 def four(**faults: Any) -> FakeFleet:
@@ -32,7 +43,7 @@ def test_a_good_release_goes_over_the_whole_fleet(tmp_path: Path) -> None:
     assert set(fleet.serves.values()) == {NEW}
     assert {host.verdict for host in done.hosts.values()} == {"passed"}
     # Everything is there before anything is swapped, and each batch is judged before the next.
-    assert [step for step in fleet.steps if not step.startswith("look")] == [
+    assert [step for step in fleet.steps if not step.startswith(("look", "hold", "let go"))] == [
         "prepare a,b,c,d",
         "measure a",
         "deploy a",
@@ -90,6 +101,7 @@ def test_killed_at_any_step_it_is_gone_on_with(
         done = conduct(folder, fleet, record.read(folder))
         assert fleet.serves == whole.serves, whole.steps[at]
         assert not fleet.drained
+        assert not fleet.leases
         assert (done.verdict, done.reason) == (expected.verdict, expected.reason)
         assert [h.verdict for h in done.hosts.values()] == [
             h.verdict for h in expected.hosts.values()
@@ -99,7 +111,7 @@ def test_killed_at_any_step_it_is_gone_on_with(
 def test_what_passed_is_not_done_again_unless_the_host_serves_something_else(
     tmp_path: Path,
 ) -> None:
-    fleet = four(kill_at=8)
+    fleet = four(kill_at=11)
     with pytest.raises(KilledError):
         conduct(tmp_path, fleet, new_rollout(FOUR))
     assert fleet.steps[-1] == "deploy b"
@@ -129,7 +141,70 @@ def test_refused_before_any_host_is_swapped(
     assert (done.verdict, done.reason) == ("refused", reason)
     assert not any(step.startswith("deploy") for step in fleet.steps)
     if "off" in faults:
-        assert len(fleet.steps) == 1
+        assert fleet.steps == ["hold a,b,c,d", "let go a,b,c,d"]
+    assert not fleet.leases
+
+
+def test_another_controllers_rollout_is_not_disturbed(tmp_path: Path) -> None:
+    fleet = four(leases={"c": THEIRS})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.verdict == "refused"
+    assert done.reason.startswith(
+        "c in another controller's rollout, and nothing was changed\n"
+        "c: ann@laptop rolls out /home/ann/fleet, since 2026-01-01T10:00:00Z, "
+        "last heard of 2026-01-01T11:00:00Z\n"
+    )
+    assert "--take-over" in done.reason
+    assert fleet.steps == ["hold a,b,c,d", "let go a,b,c,d"]
+    # What was held until that was seen is free again.
+    assert fleet.leases == {"c": THEIRS}
+
+
+def test_what_another_controller_left_unjudged_is_not_what_to_go_back_to(tmp_path: Path) -> None:
+    left = {**THEIRS, "wanted": "r-unjudged", "before": OLD}
+    fleet = four(judged_bad={"a"}, kept=(OLD, "r-unjudged", NEW), leases={"a": left, "b": THEIRS})
+    fleet.serves["a"] = "r-unjudged"
+    done = conduct(tmp_path, fleet, new_rollout(FOUR), take_over=True)
+    assert (done.verdict, done.hosts["a"].verdict) == ("stopped", "back")
+    assert fleet.serves["a"] == OLD
+    assert not fleet.leases
+
+
+@pytest.mark.parametrize("step", ["judge a", "judge b", "prepare a,b,c,d"])
+def test_a_rollout_that_was_taken_over_changes_nothing_more(tmp_path: Path, step: str) -> None:
+    fleet = four(judged_bad={"b"})
+    original = fleet._step
+
+    def taken_over(what: str, hosts: Any, do: Any) -> Any:
+        played = original(what, hosts, do)
+        if fleet.steps[-1] == step:
+            fleet.leases = dict.fromkeys(FOUR, THEIRS)
+        return played
+
+    fleet._step = taken_over  # type: ignore[method-assign]
+    with pytest.raises(RoostError, match="another controller has begun") as caught:
+        conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert "a: ann@laptop rolls out" in caught.value.why
+    assert fleet.steps[-2:] == [step, "hold a,b,c,d"]
+    assert fleet.leases == dict.fromkeys(FOUR, THEIRS)
+    # It can be gone on with, not against the other one.
+    left = record.read(tmp_path)
+    assert left.verdict == "running"
+    with pytest.raises(RoostError, match="another controller has begun"):
+        conduct(tmp_path, fleet, left)
+    fleet._step = original  # type: ignore[method-assign]
+    assert conduct(tmp_path, fleet, left, take_over=True).verdict == "stopped"
+    assert not fleet.leases
+
+
+def test_hosts_know_what_whoever_takes_them_over_should(tmp_path: Path) -> None:
+    fleet = four(kill_at=11)
+    with pytest.raises(KilledError):
+        conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert fleet.steps[-1] == "deploy b"
+    mine = {"owner": MINE}
+    began = {**mine, "wanted": NEW, "before": OLD}
+    assert fleet.leases == {"a": mine, "b": began, "c": mine, "d": mine}
 
 
 def test_a_host_that_is_lost_in_the_middle_is_stuck_and_said(tmp_path: Path) -> None:
@@ -160,7 +235,7 @@ def test_what_serves_is_known_of_a_host_whose_docker_was_down(tmp_path: Path) ->
     fleet = four(no_docker={"a", "b"}, judged_bad={"a"})
     done = conduct(tmp_path, fleet, new_rollout(FOUR))
     assert done.hosts["a"].verdict == "back"
-    assert fleet.steps[:3] == ["look a,b,c,d", "prepare a,b,c,d", "look a,b"]
+    assert fleet.steps[1:4] == ["look a,b,c,d", "prepare a,b,c,d", "look a,b"]
     assert set(fleet.serves.values()) == {OLD}
 
 

@@ -12,10 +12,11 @@
       current, previous      links to two of them
       held                   a link to the one that an experiment will go back to, while it runs
       transaction.json       a swap that has begun and not ended
+      rollout.json           whose rollout the host takes part in, see :mod:`roost.onhost.lease`
       last-failed/           why the last one that did not serve did not, and its log; what the
                              controller made of it
     /run/roost/
-      lock                   held by whoever changes any of this
+      lock                   held by whoever changes any of this, except rollout.json
       outcome.json           what the last piece of work came to
 
 A file is written beside its place and renamed into it, so that what can be read is whole.

@@ -2,18 +2,21 @@
 
 Each step may be done twice, and what was begun is written down before it is done: so a rollout
 that was interrupted, at whatever step, is gone on with by running it again. Which hosts have been
-changed is asked of the hosts; the record says what was judged.
+changed is asked of the hosts; the record says what was judged. The hosts know whose rollout they
+take part in, so that another controller's is refused, or, where it has taken over, not disturbed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from roost.errors import RoostError
 from roost.rollout import record, report
-from roost.rollout.fleet import Played, Serving
+from roost.rollout.fleet import Lease, Played, Serving
 from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
 
 if TYPE_CHECKING:
@@ -25,6 +28,10 @@ Say = Callable[[str], None]
 class Hosts(Protocol):
     """What can be done with hosts; see :class:`roost.rollout.fleet.Fleet`."""
 
+    def hold(
+        self, notes: Mapping[str, Mapping[str, Any]], *, take_over: bool
+    ) -> tuple[dict[str, Lease], Played]: ...
+    def let_go(self, hosts: Iterable[str]) -> Played: ...
     def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]: ...
     def prepare(self, hosts: Iterable[str]) -> Played: ...
     def deploy(self, hosts: Iterable[str]) -> Played: ...
@@ -49,23 +56,32 @@ class Conductor:
         hosts: Does things with hosts.
         judge: Finds out about them.
         say: Takes one line of progress at a time.
+        take_over: Also hosts that take part in another controller's rollout.
     """
 
     def __init__(
-        self, rollout: Rollout, folder: Path, hosts: Hosts, judge: Judges, say: Say
+        self,
+        rollout: Rollout,
+        folder: Path,
+        hosts: Hosts,
+        judge: Judges,
+        say: Say,
+        *,
+        take_over: bool = False,
     ) -> None:
         self._rollout = rollout
         self._folder = folder
         self._hosts = hosts
         self._judge = judge
         self._say = say
+        self._take_over = take_over
 
     def run(self) -> Rollout:
         """Go through the batches that are not passed; the rollout as it ended.
 
         Raises:
-            RoostError: Ansible or a notebook could not be run at all. Nothing is decided by that:
-                the rollout can be gone on with.
+            RoostError: Ansible or a notebook could not be run at all, or another controller has
+                taken hosts over. Nothing is decided by that: the rollout can be gone on with.
         """
         if not self._rollout.prepared:
             refusal = self._prepare()
@@ -89,6 +105,17 @@ class Conductor:
         """Have everything on every host; what keeps the rollout from beginning."""
         hosts = self._rollout.hosts
         self._say(f"preparing {len(hosts)} hosts: weights, image and plan")
+        leases, held = self._hold()
+        if held.bad:
+            what = "not reached" if held.unreachable else "cannot write down whose rollout it is"
+            return _listed(f"{what}, and nothing was changed", held.bad)
+        if others := _of_others(leases):
+            what = "in another controller's rollout, and nothing was changed"
+            return f"{_listed(what, others)}\n{_TAKE_OVER}"
+        for name, lease in leases.items():
+            if lease.was.get("wanted"):
+                hosts[name].unjudged.append(lease.was["wanted"])
+                hosts[name].before = hosts[name].before or lease.was["before"]
         found, looked = self._hosts.look(hosts)
         if looked.unreachable:
             return _listed("not reached, and nothing was changed", looked.bad)
@@ -115,6 +142,33 @@ class Conductor:
             host.before = self._judged_before(host, serving)
         self._keep()
 
+    def _hold(self, batch: BatchRecord | None = None) -> tuple[dict[str, Lease], Played]:
+        """Have every host take part in this rollout, whose next batch that is."""
+        begun = {
+            name
+            for one in self._rollout.batches
+            if one.started or one is batch
+            for name in one.hosts
+        }
+        notes = {
+            name: {"wanted": host.wanted, "before": host.before}
+            if name in begun and host.verdict not in {"passed", "back"}
+            else {}
+            for name, host in self._rollout.hosts.items()
+        }
+        take_over, self._take_over = self._take_over, False
+        return self._hosts.hold(notes, take_over=take_over)
+
+    def _hold_on(self, batch: BatchRecord) -> None:
+        """The same before a batch is changed, or taken back; raises where another took over."""
+        leases, _ = self._hold(batch)  # who is not reached cannot be changed either
+        if others := _of_others(leases):
+            raise RoostError(
+                f"{self._folder}: another controller has begun a rollout to hosts of this one",
+                why="\n".join(f"{name}: {who}" for name, who in others.items()),
+                fix="leave it to that one; or, once it has ended, run this again with --take-over",
+            )
+
     def _judged_before(self, host: HostRecord, serving: Serving) -> str | None:
         """The release to go back to: what serves, or what served before nobody judged that."""
         if serving.release not in host.unjudged:
@@ -135,6 +189,7 @@ class Conductor:
         """Have the hosts of a batch serve the new release, judged; what speaks against it."""
         if batch.verdict in {"failing", "back"}:
             return self._rollout.reason
+        self._hold_on(batch)
         batch.verdict = "begun"
         batch.started = batch.started or record.now()
         self._keep()
@@ -237,6 +292,7 @@ class Conductor:
     def _back(self, batch: BatchRecord) -> None:
         """Have every host of a batch serve what it served before, checked."""
         self._say("  not passed: taking the batch back")
+        self._hold_on(batch)
         hosts = self._rollout.hosts
         found, looked = self._hosts.look(batch.hosts)
         to_do: dict[str, list[str]] = {}
@@ -294,6 +350,10 @@ class Conductor:
             host.runs[what] = str(folder.relative_to(self._folder))
 
     def _end(self, verdict: str, reason: str = "") -> Rollout:
+        # First, so that killed in between it is gone on with. Hosts that do not hear of it are free
+        # in a day, or when they are taken over.
+        with contextlib.suppress(RoostError):
+            self._hosts.let_go(self._rollout.hosts)
         self._rollout = self._rollout.model_copy(
             update={"verdict": verdict, "reason": reason, "finished": record.now()}
         )
@@ -303,6 +363,22 @@ class Conductor:
     def _keep(self) -> None:
         record.write(self._folder, self._rollout)
         report.write(self._folder, self._rollout)
+
+
+_TAKE_OVER = (
+    "Wait for its end. If that controller is no more, go on with --take-over "
+    "(-e rollout_take_over=true); it is not asked for once a lease was not renewed for a day."
+)
+
+
+def _of_others(leases: Mapping[str, Lease]) -> dict[str, str]:
+    """Whose rollout hosts take part in, where that is not this one."""
+    return {
+        name: f"{lease.was['who']} rolls out {lease.was['inventory']}, since "
+        f"{lease.was['since']}, last heard of {lease.was['renewed']}"
+        for name, lease in leases.items()
+        if not lease.held
+    }
 
 
 def _is_out(host: HostRecord) -> bool:

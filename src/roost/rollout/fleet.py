@@ -11,8 +11,8 @@ from typing import Any
 from roost import fleet
 from roost.rollout import record
 
-#: The tasks that read the releases, and that have a host swap and judge.
-_READ = "Read the releases"
+#: The tasks whose results are asked for, and the one that has a host swap and judge.
+_ASKED = {"Read the releases", "Have the host's lease"}
 _SWAP = "Have it serve, or what served before"
 
 #: Whoever drains a host here gives it back, after the notebooks.
@@ -36,6 +36,20 @@ class Serving:
     healthy: bool
     kept: tuple[str, ...] = ()
     deployment: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Whose rollout a host takes part in.
+
+    Attributes:
+        held: This one.
+        was: The lease that was found there, see :meth:`Fleet.hold`, with ``who``, ``inventory``,
+            ``since`` and ``renewed``; empty if there was none.
+    """
+
+    held: bool
+    was: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,6 +92,40 @@ class Fleet:
         self._behind = behind
         self._logs = folder / "ansible"
         self._password = become_password
+
+    def hold(
+        self, notes: Mapping[str, Mapping[str, Any]], *, take_over: bool
+    ) -> tuple[dict[str, Lease], Played]:
+        """Have hosts take part in this rollout, unless they do in another controller's.
+
+        Args:
+            notes: For each host, what whoever takes it over should know: ``wanted``, a release
+                that it may serve by now and that nobody has judged, and ``before``, the one to go
+                back to then. Empty: nothing.
+            take_over: From another controller too.
+        """
+        played = self._lease(notes, "held", take_over=take_over)
+        found = {host: Lease(one["held"], one["was"] or {}) for host, one in played.results.items()}
+        return found, played
+
+    def let_go(self, hosts: Iterable[str]) -> Played:
+        """Have the hosts take part in no rollout, if this was theirs."""
+        return self._lease({host: {} for host in hosts}, "free", take_over=False)
+
+    def _lease(
+        self, notes: Mapping[str, Mapping[str, Any]], state: str, *, take_over: bool
+    ) -> Played:
+        mine = {
+            "owner": record.owner(self._inventory),
+            "who": record.who(),
+            "inventory": str(self._inventory),
+        }
+        wanted = {
+            "lease_of": {host: {**mine, **note} for host, note in notes.items()},
+            "lease_state": state,
+            "lease_taken_over": take_over,
+        }
+        return self._play("lease", notes, extra_vars=wanted)
 
     def look(self, hosts: Iterable[str]) -> tuple[dict[str, Serving], Played]:
         """What each host serves. Changes nothing."""
@@ -177,7 +225,7 @@ class _Watch:
         outcome = data.get("res") or {}
         if kind in {"runner_on_failed", "runner_on_unreachable"}:
             self.said[host] = str(outcome.get("msg") or "no reason given").strip()
-        if kind == "runner_on_ok" and data.get("task") == _READ:
+        if kind == "runner_on_ok" and data.get("task") in _ASKED:
             self.results[host] = outcome
         if data.get("task") == _SWAP and host in self._swapping and outcome.get("changed"):
             self.swaps[host] = (self._swapping.pop(host), now)

@@ -18,7 +18,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 
@@ -137,6 +137,21 @@ def who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
+def owner(inventory: Path) -> str:
+    """Whose rollouts of an inventory these are, for hosts: this checkout's on this machine.
+
+    The same of every process that :func:`turn` lets have its turn, and of no other.
+    """
+    with suppress(OSError):
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+        return _digest(machine, socket.gethostname(), repository_root(), inventory.resolve())
+    return _digest(socket.gethostname(), repository_root(), inventory.resolve())
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()[:12]
+
+
 def write(folder: Path, rollout: Rollout) -> None:
     """Keep it, whole."""
     runs.write_atomically(folder / FILE, rollout.model_dump_json(indent=1) + "\n")
@@ -181,8 +196,8 @@ def turn(inventory: Path) -> Iterator[None]:
     """
     folder = repository_root() / "runs"
     folder.mkdir(exist_ok=True)
-    name = hashlib.sha256(str(inventory.resolve()).encode()).hexdigest()[:12]
-    descriptor = os.open(folder / f".rollout-{name}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    name = f".rollout-{_digest(inventory.resolve())}.lock"
+    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,6 +21,7 @@ def run(
     suite: str | None = None,
     brief: bool = False,
     resume: bool = False,
+    take_over: bool = False,
     runs_dir: Path | None = None,
     become_password: str | None = None,
     say: Say,
@@ -34,6 +35,7 @@ def run(
         suite: Of the benchmark; likewise.
         brief: Verify without the long prompt and the bad requests.
         resume: Begin none.
+        take_over: Also hosts that take part in another controller's rollout.
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         become_password: For hosts where sudo asks.
         say: Takes one line of progress at a time.
@@ -71,5 +73,6 @@ def run(
             Fleet(path, folder, behind, become_password),
             Judge(path, folder, rollout.suite, wanted, brief=brief),
             say,
+            take_over=take_over,
         )
         return folder, conductor.run()

@@ -1,0 +1,86 @@
+#!/usr/bin/python
+"""Ansible module: have a host take part in one controller's rollout, and in no other's."""
+
+from __future__ import annotations
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import lease
+from ansible.module_utils.roost.onhost.store import Store
+
+DOCUMENTATION = r"""
+---
+module: rollout_lease
+short_description: Have a host take part in one controller's rollout, and in no other's
+description:
+  - Writes down on the host whose rollout it takes part in. Where it is another controller's that
+    was renewed within a day, nothing is changed, which is no failure of the module; RV(held) says
+    it.
+options:
+  directory:
+    description: Where releases are recorded.
+    type: path
+    default: /var/lib/roost/releases
+  lease:
+    description: What is to be known of the rollout; C(owner) is the controller's.
+    type: dict
+    required: true
+  state:
+    description: V(held) takes or renews it, V(free) ends it if it is this controller's.
+    type: str
+    choices: [held, free]
+    default: held
+  take_over:
+    description: Take the host from whoever has it.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    support: none
+  diff_mode:
+    support: none
+author:
+  - roost
+"""
+
+EXAMPLES = r"""
+- name: Take the host for this rollout
+  rollout_lease:
+    lease: {owner: 3f1c, who: ops@desk, inventory: /srv/roost/inventory/fleet}
+"""
+
+RETURN = r"""
+held:
+  description: Whether the host takes part in this controller's rollout now.
+  returned: with O(state=held)
+  type: bool
+was:
+  description: The lease that was there, with C(since) and C(renewed); none if there was none.
+  returned: with O(state=held)
+  type: dict
+"""
+
+
+def main() -> None:
+    """Entry point of the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "directory": {"type": "path", "default": "/var/lib/roost/releases"},
+            "lease": {"type": "dict", "required": True},
+            "state": {"type": "str", "choices": ["held", "free"], "default": "held"},
+            "take_over": {"type": "bool", "default": False},
+        },
+        supports_check_mode=False,
+    )
+    given, store = module.params, Store(module.params["directory"])
+    try:
+        if given["state"] == "free":
+            lease.give_up(store, given["lease"]["owner"])
+            module.exit_json(changed=False)
+        found = lease.take(store, given["lease"], take_over=given["take_over"])
+        module.exit_json(changed=False, **found)
+    except OSError as error:
+        module.fail_json(msg=f"whose rollout this host takes part in cannot be written: {error}")
+
+
+if __name__ == "__main__":
+    main()

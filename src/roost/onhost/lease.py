@@ -1,0 +1,67 @@
+"""Whose rollout a host takes part in, so that no two controllers roll out to it at once.
+
+The controller's own lock is a file beside its runs, which another machine or another checkout does
+not see; hosts are what they have in common. A lease is taken before a rollout looks at a host and
+again before each of its batches, so a controller to which that does not happen any more, because
+another one took over, changes nothing further. Hosts count its age by their own clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Any, Iterator, Mapping
+
+from .store import Store, now
+
+FILE = "rollout.json"
+#: Seconds after which a lease that was not renewed is nobody's: longer than any step of a rollout.
+ABANDONED = 86400.0
+
+
+def take(store: Store, mine: Mapping[str, Any], *, take_over: bool = False) -> dict[str, Any]:
+    """Have a host take part in this controller's rollout, or go on doing so.
+
+    Args:
+        store: The host's releases.
+        mine: What is to be known of it; its ``owner`` says whose it is.
+        take_over: Take it from whoever has it.
+
+    Returns:
+        ``{held, was}``: whether it is this controller's now, and the lease that was found, none if
+        there was none. Not held, that one is another's and goes on.
+    """
+    with _alone(store):
+        found = store.read(FILE)
+        others = found is not None and found["owner"] != mine["owner"]
+        if others and not take_over and _age(store) < ABANDONED:
+            return {"held": False, "was": found}
+        since = found["since"] if found and not others else now()
+        store.write({**mine, "since": since, "renewed": now()}, FILE)
+    return {"held": True, "was": found}
+
+
+def give_up(store: Store, owner: str) -> None:
+    """Let others roll out to this host. What is another's stays."""
+    with _alone(store):
+        found = store.read(FILE)
+        if found and found["owner"] == owner:
+            (store.root / FILE).unlink()
+
+
+def _age(store: Store) -> float:
+    return time.time() - (store.root / FILE).stat().st_mtime
+
+
+@contextlib.contextmanager
+def _alone(store: Store) -> Iterator[None]:
+    # Not the turn of those who change the host, which is taken for as long as a deploy lasts.
+    store.runtime.mkdir(mode=0o755, exist_ok=True)
+    descriptor = os.open(store.runtime / "rollout.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

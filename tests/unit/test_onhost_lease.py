@@ -1,0 +1,92 @@
+"""Whose rollout a host takes part in."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roost.onhost import lease
+from roost.onhost.store import Store
+
+ANN: dict[str, Any] = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet"}
+BOB: dict[str, Any] = {"owner": "b2", "who": "bob@laptop", "inventory": "/home/bob/fleet"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(str(tmp_path / "releases"), str(tmp_path / "run"))
+
+
+def age(store: Store, seconds: float) -> None:
+    path = store.root / lease.FILE
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+
+
+def test_it_is_one_controllers_until_that_gives_it_up(store: Store) -> None:
+    assert lease.take(store, ANN) == {"held": True, "was": None}
+    refused = lease.take(store, BOB)
+    assert (refused["held"], refused["was"]["who"]) == (False, "ann@desk")
+    lease.give_up(store, "b2")
+    assert not lease.take(store, BOB)["held"]
+    lease.give_up(store, "a1")
+    lease.give_up(store, "a1")
+    assert lease.take(store, BOB) == {"held": True, "was": None}
+
+
+def test_its_owner_renews_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "now", lambda: "10:00")
+    lease.take(store, ANN)
+    monkeypatch.setattr(lease, "now", lambda: "11:00")
+    age(store, lease.ABANDONED + 9)
+    again = lease.take(store, {**ANN, "wanted": "r-2"})
+    assert again == {"held": True, "was": {**ANN, "since": "10:00", "renewed": "10:00"}}
+    assert store.read(lease.FILE) == {**ANN, "wanted": "r-2", "since": "10:00", "renewed": "11:00"}
+    assert not lease.take(store, BOB)["held"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "take_over", "held"),
+    [
+        (0, True, True),
+        (lease.ABANDONED - 60, False, False),
+        (lease.ABANDONED + 60, False, True),
+        # The host's clock has been set back since.
+        (-lease.ABANDONED * 9, False, False),
+        (-lease.ABANDONED * 9, True, True),
+    ],
+)
+def test_it_is_taken_over_on_demand_or_after_a_day(
+    store: Store, seconds: float, take_over: bool, held: bool
+) -> None:
+    lease.take(store, {**ANN, "wanted": "r-2", "before": "r-1"})
+    age(store, seconds)
+    taken = lease.take(store, BOB, take_over=take_over)
+    assert (taken["held"], taken["was"]["wanted"], taken["was"]["before"]) == (held, "r-2", "r-1")
+    assert lease.take(store, ANN)["held"] is not held
+
+
+def test_of_many_at_once_one_has_it(store: Store) -> None:
+    program = (
+        "import sys; from roost.onhost import lease; from roost.onhost.store import Store\n"
+        "sys.stdin.readline()\n"
+        "print(lease.take(Store(*sys.argv[1:3]), {'owner': sys.argv[3]})['held'])"
+    )
+    words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
+    racing = [
+        subprocess.Popen(
+            [*words, f"c{n}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for n in range(5)
+    ]
+    for one in racing:
+        assert one.stdin
+        one.stdin.write("\n")
+        one.stdin.flush()
+    said = [one.communicate()[0].strip() for one in racing]
+    assert sorted(said) == [*["False"] * 4, "True"]
