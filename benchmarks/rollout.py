@@ -2,7 +2,8 @@
 
 Four lab hosts with the stand-in engine behind a gateway; load by vLLM's own generator. One rollout
 to a good release, then one to each release that misbehaves, which must stop at the canary. Then two
-hosts with the real engine: from the worse drafter to the good one, and back.
+hosts with the real engine: from the worse drafter to the good one, and back. At last rollbacks by
+hand of one host with the real engine, beside the time that it takes to start.
 
 ``make bench-rollout``; the figures are in docs/reliability.md. Needs root.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ import yaml
 from tests.playbooks import rolling
 from tests.playbooks.playbook import ROOT, Running, inventory
 from tests.playbooks.rolling import Fleet
+from tests.playbooks.unasked import unasked
 
 from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
@@ -29,6 +32,8 @@ from roost.rollout.record import Rollout
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(3600)]
 
 FIGURES = ROOT / "runs" / "bench-rollout.json"
+#: Of one host, one after the other.
+ROLLBACKS = 5
 #: What each misbehaving release of the stand-in does, and what the report must say of it.
 MISBEHAVING = {
     "crashes at start, with a log": (
@@ -160,3 +165,36 @@ def test_the_real_engine_and_its_drafters(
     assert worse.verdict == "stopped"
     assert "accepts too few drafts" in worse.reason
     assert [worse.hosts[host.name].verdict for host in hosts] == ["back", "waiting"]
+
+
+@pytest.mark.engine
+def test_rollbacks_with_the_real_engine(
+    artefacts: Artefacts,  # noqa: ARG001  # the hub has the model before the host's lab is locked
+    lab: SharedLab,
+    tmp_path: Path,
+) -> None:
+    host = lab.host("cpu", fresh=True)
+    where = inventory(
+        tmp_path / "inventory",
+        lab.lab,
+        [host],
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(lab.lab.lock_file),
+    )
+    for settings in ({}, {"max_num_seqs": 4}):
+        play = Running(where, roost_settings=settings).end()
+        assert play.code == 0, play.output
+    rounds = []
+    with unasked(lab.lab) as calls:
+        for _ in range(ROLLBACKS):
+            begun = time.monotonic()
+            play = Running(where, playbook="playbooks/rollback.yml").end()
+            seconds = time.monotonic() - begun
+            assert play.code == 0, play.output
+            assert play.changed[host.name]
+            kept = host.exec(["cat", "/var/lib/roost/releases/current/gate.json"]).stdout
+            proved = json.loads(kept)["figures"]
+            engine = proved["ready_seconds"] + proved["warm_up_seconds"]
+            rounds.append({"whole": seconds, "engine": engine, "rest": seconds - engine, **proved})
+    keep("rollbacks with the real engine", {"rounds": rounds, "asked for something": calls})
+    assert calls == []

@@ -6,10 +6,12 @@ Real hosts, HAProxy, playbooks, notebooks and load; the larger one is `make benc
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from itertools import takewhile
 
 import pytest
@@ -62,8 +64,29 @@ def test_killed_gone_on_with_and_taken_back_under_load_no_request_is_lost(fleet:
     assert "before" not in canary.runs
 
 
+def test_another_controller_is_refused_and_can_take_over(fleet: Fleet) -> None:
+    before = fleet.serving()
+    fleet.wants("log=unjudged")
+    begin_and_kill(fleet)
+    elsewhere = replace(fleet, inventory=fleet.inventory.parent / "elsewhere" / "inventory")
+    shutil.copytree(fleet.inventory, elsewhere.inventory)
+    elsewhere.wants("log=faulty", "exit=1")
+    refused = elsewhere.roll_out()
+    assert refused.verdict == "refused"
+    assert "in another controller's rollout, and nothing was changed" in refused.reason
+    assert f"rolls out {fleet.inventory}, since 20" in refused.reason
+    # The host has ended by itself what the killed one began; no notebook has judged it.
+    stopped = elsewhere.roll_out(take_over=True)
+    canary, other = (stopped.hosts[host.name] for host in fleet.hosts)
+    assert (stopped.verdict, canary.verdict, other.verdict) == ("stopped", "back", "waiting")
+    assert fleet.serving() == before
+    for host in fleet.hosts:
+        lease = host.exec(["test", "-e", "/var/lib/roost/releases/rollout.json"])
+        assert lease.returncode == 1
+
+
 def begin_and_kill(fleet: Fleet) -> None:
-    """The controller goes down while the canary is being deployed."""
+    """The controller goes down while the canary judges the new release."""
     options = ["--suite", "smoke", "--brief", "--runs", str(fleet.runs)]
     command = [sys.executable, "-m", "roost.cli", "rollout", "-i", str(fleet.inventory), *options]
     with subprocess.Popen(
@@ -71,7 +94,10 @@ def begin_and_kill(fleet: Fleet) -> None:
     ) as child:
         assert child.stdout
         said = list(takewhile(lambda line: line != "  deploying\n", child.stdout))
-        time.sleep(1)
+        begun = ["test", "-e", "/var/lib/roost/releases/transaction.json"]
+        until = time.monotonic() + 120
+        while fleet.hosts[0].exec(begun).returncode and time.monotonic() < until:
+            time.sleep(0.1)
         os.killpg(child.pid, signal.SIGKILL)
     assert child.returncode == -signal.SIGKILL, said
     assert f"batch 1 of 2: {fleet.hosts[0].name}\n" in said

@@ -16,6 +16,7 @@ import pytest
 from tests.playbooks.faults import BACK, BY_ITSELF, fault
 from tests.playbooks.playbook import Running
 from tests.playbooks.standins import RELEASES, TRIAL, Site, ask, until
+from tests.playbooks.unasked import unasked
 
 from roost import fleet
 from roost.lab.fixtures import SharedLab
@@ -230,15 +231,14 @@ def test_two_deploys_at_once_take_turns(site: Site) -> None:
 # Going back
 
 
-def test_a_rollback_fetches_nothing_and_is_quick(site: Site, lab: SharedLab) -> None:
+def test_a_rollback_fetches_nothing(site: Site, lab: SharedLab) -> None:
     before = site.current
     assert site.deploy("log=newer").code == 0
     newer = site.current
-    lab.lab.hub.stop()
-    lab.lab.registry.stop()
-    started = time.monotonic()
-    assert fleet.run_playbook("rollback", site.inventory).ok
-    assert time.monotonic() - started < 60
+    # How long it takes is in `make bench-rollout`, with an engine that takes time to start.
+    with unasked(lab.lab) as calls:
+        assert fleet.run_playbook("rollback", site.inventory).ok
+    assert calls == []
     assert (site.current, site.sh(f"readlink {RELEASES}/previous").strip()) == (before, newer)
     assert "--standin-log=newer" not in site.serving()
     found, failed = fleet.ask("status", "Read the releases", site.inventory)
