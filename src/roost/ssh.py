@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import paramiko
 
@@ -69,8 +69,17 @@ class Remote(Protocol):
         argv: Sequence[str],
         input: str | None = None,  # noqa: A002 - subprocess's name for the same thing
         timeout: float = COMMAND_TIMEOUT_S,
+        *,
+        attended: bool = False,
     ) -> Completed:
         """Run one command, without a shell of its own interpreting the words.
+
+        Args:
+            argv: The command.
+            input: Its standard input.
+            timeout: Seconds it may take.
+            attended: Leave its input open for as long as somebody waits for it, so that a command
+                that reads it can see that nobody does any more.
 
         Raises:
             SshError: The connection broke, or the command took longer than ``timeout`` seconds.
@@ -108,7 +117,7 @@ def connect(host: Host) -> Iterator[Remote]:
         yield _Local()
         return
     with ExitStack() as stack:
-        yield _Session(host.name, _open(host.name, host.connection, stack))
+        yield _Session(host, stack)
 
 
 class _Local:
@@ -119,15 +128,21 @@ class _Local:
         argv: Sequence[str],
         input: str | None = None,  # noqa: A002
         timeout: float = COMMAND_TIMEOUT_S,
+        *,
+        attended: bool = False,
     ) -> Completed:
+        given: dict[str, Any] = {} if input is None else {"input": input.encode()}
+        with ExitStack() as stack:
+            if attended:
+                # The writing end is ours alone, and goes with this process whatever becomes of it.
+                given["stdin"], ours = os.pipe()
+                stack.callback(os.close, given["stdin"])
+                stack.callback(os.close, ours)
+            return self._run(list(argv), timeout, given)
+
+    def _run(self, argv: list[str], timeout: float, given: dict[str, Any]) -> Completed:
         try:
-            done = subprocess.run(
-                list(argv),
-                input=None if input is None else input.encode(),
-                capture_output=True,
-                timeout=timeout,
-                check=False,
-            )
+            done = subprocess.run(argv, **given, capture_output=True, timeout=timeout, check=False)
         except FileNotFoundError:
             return Completed(127, "", f"{argv[0]}: not found")
         except subprocess.TimeoutExpired:
@@ -142,23 +157,35 @@ class _Local:
 
 
 class _Session:
-    """A host behind paramiko."""
+    """A host behind paramiko.
 
-    def __init__(self, name: str, client: paramiko.SSHClient) -> None:
-        self._name = name
-        self._client = client
+    A connection that breaks ends the commands under way, which may not be safe to repeat. The next
+    command, or the next connection through a tunnel, opens another one.
+    """
+
+    def __init__(self, host: Host, stack: ExitStack) -> None:
+        self._name = host.name
+        self._host = host
+        self._stack = stack
+        self._guard = threading.Lock()
+        self._client = _open(host.name, host.connection, stack)
 
     def _transport(self) -> paramiko.Transport:
-        transport = self._client.get_transport()
-        if transport is None or not transport.is_active():
-            raise SshError(f"{self._name}: the SSH connection broke")
-        return transport
+        with self._guard:
+            transport = self._client.get_transport()
+            if transport is None or not transport.is_active():
+                self._client = _open(self._name, self._host.connection, self._stack)
+                transport = self._client.get_transport()
+            assert transport is not None  # noqa: S101 - _open has just used it
+            return transport
 
     def run(
         self,
         argv: Sequence[str],
         input: str | None = None,  # noqa: A002
         timeout: float = COMMAND_TIMEOUT_S,
+        *,
+        attended: bool = False,
     ) -> Completed:
         command = shlex.join(argv)
         try:
@@ -175,13 +202,19 @@ class _Session:
                 reader.start()
                 if input is not None:
                     channel.sendall(input.encode())
-                channel.shutdown_write()
+                if not attended:
+                    channel.shutdown_write()
                 output = bytearray()
                 complete = _collect(channel.recv, output)
                 reader.join(timeout)
                 if not complete or not channel.status_event.wait(timeout):
                     raise SshError(f"{self._name}: {command} took longer than {timeout:.0f} s")
                 rc = channel.recv_exit_status()
+                if rc < 0 and not channel.get_transport().is_active():
+                    raise SshError(
+                        f"{self._name}: the SSH connection broke during {command}",
+                        why=str(channel.get_transport().get_exception() or ""),
+                    )
         except (paramiko.SSHException, OSError, EOFError) as error:
             raise SshError(
                 f"{self._name}: the SSH connection broke during {command}", why=str(error)
@@ -190,7 +223,7 @@ class _Session:
 
     @contextmanager
     def tunnel(self, port: int, address: str = "127.0.0.1") -> Iterator[Tunnel]:
-        server = _Forwarder(self._transport(), (address, port))
+        server = _Forwarder(self._transport, (address, port))
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
@@ -220,7 +253,9 @@ class _Forwarder(socketserver.ThreadingTCPServer):
     block_on_close = True
     daemon_threads = False
 
-    def __init__(self, transport: paramiko.Transport, target: tuple[str, int]) -> None:
+    def __init__(
+        self, transport: Callable[[], paramiko.Transport], target: tuple[str, int]
+    ) -> None:
         super().__init__(("127.0.0.1", 0), _Forwarded)
         self.transport = transport
         self.target = target
@@ -263,7 +298,7 @@ class _Forwarded(socketserver.BaseRequestHandler):
         _send_at_once(local)
         address, port = server.target
         try:
-            channel = server.transport.open_channel(
+            channel = server.transport().open_channel(
                 "direct-tcpip", server.target, local.getpeername(), timeout=CONNECT_TIMEOUT_S
             )
         except paramiko.ChannelException as error:
@@ -274,8 +309,9 @@ class _Forwarded(socketserver.BaseRequestHandler):
                 else f"nothing answers on {address}:{port}"
             )
             return
-        except (paramiko.SSHException, OSError) as error:
-            server.tunnel.refusals.append(f"the SSH connection broke: {error}")
+        except (SshError, paramiko.SSHException, OSError, EOFError) as error:
+            why = error.why if isinstance(error, SshError) else error
+            server.tunnel.refusals.append(f"the SSH connection broke: {why}")
             return
         server.hold(local, channel)
         up = threading.Thread(target=_pump, args=(local, channel), daemon=True)

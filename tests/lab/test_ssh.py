@@ -141,6 +141,32 @@ def test_run_gives_up_in_time(sshd: Sshd) -> None:
         remote.run(["sleep", "30"], timeout=0.2)
 
 
+def test_a_connection_that_broke_is_opened_again(sshd: Sshd, upper_port: int) -> None:
+    with ssh.connect(sshd.host()) as remote, remote.tunnel(upper_port) as tunnel:
+        # Its session's own sshd.
+        broken = ["sh", "-c", "kill $PPID; sleep 30"]
+        with pytest.raises(ssh.SshError, match="the SSH connection broke during sh -c"):
+            remote.run(broken)
+        assert exchange(tunnel.port, b"again") == b"AGAIN"
+        with pytest.raises(ssh.SshError, match="the SSH connection broke during"):
+            remote.run(broken)
+        assert remote.run(["echo", "again"]).out == "again\n"
+
+
+def test_a_command_sees_that_nobody_waits_for_it(sshd: Sshd, tmp_path: Path) -> None:
+    noted = f"cat; echo gone > {tmp_path}/seen"
+    with ssh.connect(sshd.host()) as remote:
+        assert remote.run(["echo", "at once"], attended=True).out == "at once\n"
+        with pytest.raises(ssh.SshError, match="took longer"):
+            remote.run(["sh", "-c", noted], timeout=0.5, attended=True)
+    wait_for(lambda: (tmp_path / "seen").stat() and None)
+    (tmp_path / "seen").unlink()
+    with ssh.connect(Host("here", {}, Connection("127.0.0.1", local=True))) as local:
+        assert local.run(["echo", "at once"], attended=True).out == "at once\n"
+        with pytest.raises(ssh.SshError, match="took longer"):
+            local.run(["sh", "-c", "exec sleep 9"], timeout=0.5, attended=True)
+
+
 def test_tunnel_carries_concurrent_half_closed_connections(sshd: Sshd, upper_port: int) -> None:
     blobs = [bytes([97 + n]) * 3_000_000 for n in range(4)]
     answers: dict[int, bytes] = {}
