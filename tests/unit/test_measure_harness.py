@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
+import time
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -168,22 +170,55 @@ def test_every_flag_of_the_command_is_one_of_vllms() -> None:
     assert {word for word in harness.vllm_command(LOAD) if word.startswith("--")} <= known
 
 
-def test_a_key_is_read_inside_and_in_no_command_line() -> None:
-    plain = harness.in_container("roost-llm", ["vllm", "bench"], limit_s=90.2)
-    assert plain == [
-        "docker", "exec", "roost-llm", "timeout", "--kill-after=10", "91", "vllm", "bench",
-    ]  # fmt: skip
-    keyed = harness.in_container("roost-llm", ["vllm"], limit_s=90, key_file="/run/secrets/key")
-    assert keyed[:5] == ["docker", "exec", "roost-llm", "sh", "-c"]
-    assert keyed[6:8] == ["sh", "/run/secrets/key"]
-    assert "OPENAI_API_KEY" in keyed[5]
+def inside(folder: Path, words: list[str], **options: Any) -> list[str]:
+    """What runs in the container."""
+    argv = harness.in_container("c", words, folder=PurePosixPath(folder), limit_s=9, **options)
+    assert argv[:4] == ["docker", "exec", "-i", "c"]
+    return argv[4:]
 
 
-def test_the_key_reaches_the_harness(tmp_path: Path) -> None:
+def attended(argv: list[str]) -> subprocess.Popen[str]:
+    """It, with its input left open."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_a_limit_and_the_status_of_the_harness(tmp_path: Path) -> None:
+    argv = harness.in_container("c", ["vllm"], folder=PurePosixPath("/made"), limit_s=90.2)
+    assert argv[-5:] == ["/made", "timeout", "--kill-after=10", "91", "vllm"]
+    with attended(inside(tmp_path, ["sh", "-c", "echo out; echo err >&2; exit 3"])) as child:
+        # To its end without a word from us.
+        assert (child.wait(5), child.stdout.read(), child.stderr.read()) == (3, "out\n", "err\n")  # type: ignore[union-attr]
+    assert tmp_path.exists()
+
+
+def test_a_load_that_nobody_waits_for_ends(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    made.mkdir()
+    script = f"echo $$ > {made}/pid; exec sleep 60"
+    with attended(inside(made, ["sh", "-c", script])) as child:
+        deadline = time.monotonic() + 5
+        while not (made / "pid").exists() or not (made / "pid").read_text().strip():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        load = Path("/proc", (made / "pid").read_text().strip())
+        assert load.exists()
+        assert child.poll() is None
+        assert child.stdin
+        child.stdin.close()
+        assert child.wait(5) == 128 + signal.SIGTERM
+    assert not load.exists()
+    assert not made.exists()
+
+
+def test_the_key_reaches_the_harness_and_no_command_line(tmp_path: Path) -> None:
     """The words after the container's name, run here: the file's key is in the environment."""
     (tmp_path / "key").write_text("s3cret'$x\n")
     shown = ["sh", "-c", 'printf %s "$OPENAI_API_KEY"']
-    argv = harness.in_container("c", shown, limit_s=9, key_file=str(tmp_path / "key"))
+    argv = inside(tmp_path, shown, key_file=str(tmp_path / "key"))
     assert "s3cret" not in " ".join(argv)
-    done = subprocess.run(argv[3:], capture_output=True, text=True, check=True)
-    assert done.stdout == "s3cret'$x"
+    with attended(argv) as child:
+        assert child.stdout
+        assert child.stdout.read() == "s3cret'$x"
+    with attended(inside(tmp_path, shown, key_file=str(tmp_path / "none"))) as child:
+        assert child.wait(5) != 0

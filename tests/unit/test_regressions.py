@@ -45,6 +45,8 @@ class InProcess:
         argv: Sequence[str],
         input: str | None = None,  # noqa: A002
         timeout: float = 0,  # noqa: ARG002
+        *,
+        attended: bool = False,  # noqa: ARG002
     ) -> Completed:
         if argv[0] == "docker" and argv[1] in self.docker:
             return Completed(0, json.dumps([self.docker[argv[1]]]), "")

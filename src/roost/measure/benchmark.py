@@ -346,8 +346,10 @@ def _run_harness(session: Session, load: Load, *, sglang: bool) -> None:
     tokens = load.count * load.output_tokens / load.concurrency
     limit_s = min(_LIMIT_S, _START_S + tokens / _SLOWEST_TOKENS_PER_S)
     key = next((s.target for s in session.deployment.spec.secrets if s.name == "api_key"), None)
-    argv = harness.in_container(_name(session), words, limit_s=limit_s, key_file=key)
-    done = _run(session, argv, timeout=limit_s + 60)
+    argv = harness.in_container(
+        _name(session), words, folder=session.directory, limit_s=limit_s, key_file=key
+    )
+    done = _run(session, argv, timeout=limit_s + 60, attended=True)
     if done.rc != 0:
         said = [line for line in f"{done.out}\n{done.err}".splitlines() if line.strip()]
         late = done.rc in {124, 137}
@@ -587,11 +589,16 @@ def _docker(session: Session, words: Sequence[str], given: str | None = None) ->
 
 
 def _run(
-    session: Session, argv: Sequence[str], *, given: str | None = None, timeout: float
+    session: Session,
+    argv: Sequence[str],
+    *,
+    given: str | None = None,
+    timeout: float,
+    attended: bool = False,
 ) -> ssh.Completed:
     """As :func:`roost.ssh.run_privileged`, for commands with input or without a quick end."""
     remote = _remote(session)
-    done = remote.run(argv, given, timeout)
+    done = remote.run(argv, given, timeout, attended=attended)
     if done.rc != 0 and "permission denied" in (done.err + done.out).lower():
-        return remote.run(["sudo", "-n", "--", *argv], given, timeout)
+        return remote.run(["sudo", "-n", "--", *argv], given, timeout, attended=attended)
     return done

@@ -20,8 +20,20 @@ from typing import Any
 
 from roost.errors import RoostError
 
+#: The load ends where its input does: nobody waits for its figures any more, and it would falsify
+#: those of the next one. In the background a shell has no input, so it gets another number.
+_ATTENDED = """
+folder=$1; shift
+exec 3<&0
+"$@" 3<&- & load=$!
+{ read -r _ <&3; kill "$load"; } >/dev/null 2>&1 & watch=$!
+wait "$load"; code=$?
+kill "$watch" 2>/dev/null
+[ "$code" -le 128 ] || rm -rf "$folder"
+exit "$code"
+"""
 #: vLLM's key in its own container: ``sh`` reads the file, so no command line carries it.
-_WITH_KEY = 'OPENAI_API_KEY="$(cat "$1")" && export OPENAI_API_KEY && shift && exec "$@"'
+_WITH_KEY = 'OPENAI_API_KEY="$(cat "$1")" || exit; export OPENAI_API_KEY; shift'
 #: Seconds between asking the harness to end and killing it.
 _GRACE_S = 10
 
@@ -128,22 +140,28 @@ def sglang_command(load: Load) -> list[str]:
 
 
 def in_container(
-    container: str, words: Sequence[str], *, limit_s: float, key_file: str | None = None
+    container: str,
+    words: Sequence[str],
+    *,
+    folder: PurePosixPath,
+    limit_s: float,
+    key_file: str | None = None,
 ) -> list[str]:
-    """``docker exec`` for a command that must end.
+    """``docker exec`` for a command that must end, with whoever waits for it or in time.
 
-    A broken connection leaves the process running in the container; the limit ends it there.
+    Docker leaves what it has started in a container running, whatever becomes of its caller. This
+    command ends when its standard input does, so its input must be left open (``attended``).
 
     Args:
         container: Its name.
         words: The command.
+        folder: Inside the container; removed where the command is killed.
         limit_s: Seconds it may take.
         key_file: The API key's file inside the container, where the endpoint asks for one.
     """
     bounded = ["timeout", f"--kill-after={_GRACE_S}", str(math.ceil(limit_s)), *words]
-    if key_file:
-        bounded = ["sh", "-c", _WITH_KEY, "sh", key_file, *bounded]
-    return ["docker", "exec", container, *bounded]
+    keyed = [f"{_WITH_KEY}{_ATTENDED}", "sh", key_file] if key_file else [_ATTENDED, "sh"]
+    return ["docker", "exec", "-i", container, "sh", "-c", *keyed, str(folder), *bounded]
 
 
 def parse_vllm(text: str) -> HarnessResult:
