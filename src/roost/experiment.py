@@ -11,14 +11,11 @@ goes on from there.
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,6 +25,7 @@ from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
+from roost.interruptions import interruptible
 from roost.inventory import Host
 from roost.measure import benchmark
 from roost.plan import gate
@@ -327,7 +325,7 @@ def on_host(experiment: Experiment) -> Iterator[None]:
     Raises:
         RoostError: The host could not be brought back, or not be reached at the beginning.
     """
-    with _signals_interrupt():
+    with interruptible():
         held = _hold(experiment)
         try:
             yield
@@ -473,26 +471,3 @@ def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
             fix=f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}",
         ) from None
     experiment.tell(f"{held} serves again")
-
-
-@contextmanager
-def _signals_interrupt() -> Iterator[None]:
-    """Being told to end, and the end of the terminal, are interruptions like Ctrl-C."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
-        # To whoever handles it at the moment; within a playbook that is ansible-runner.
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: pass_on}
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        # Started by nohup, to outlive its terminal.
-        del handlers[signal.SIGHUP]
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,7 +7,10 @@ globals), and each has a kernel of its own.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
@@ -149,7 +152,8 @@ def execute_all(
     todo = [(host, runs.new_folder(parent, host.name, _recipe(host))) for host in chosen]
     # Not fork: this process may have threads (a progress display, an SSH connection).
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(1, min(jobs, len(todo))), mp_context=context) as pool:
+    at_a_time = max(1, min(jobs, len(todo)))
+    with ProcessPoolExecutor(at_a_time, mp_context=context, initializer=_end_with_parent) as pool:
         pending = {
             pool.submit(
                 _execute_one,
@@ -179,10 +183,23 @@ def execute_all(
                         else done.result()
                     )
         except KeyboardInterrupt:
-            # Of a signal to this process alone the others know nothing.
             for worker in multiprocessing.active_children():
                 worker.terminate()
             raise
+
+
+def _end_with_parent() -> None:
+    """In a worker: its kernel ends with it, and so does the load that the kernel waits for."""
+    # A terminal's Ctrl-C is for the parent, which ends its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None  # noqa: S101 - a worker has one
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _recipe(host: Host) -> str:

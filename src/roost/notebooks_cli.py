@@ -228,21 +228,23 @@ def _execute(
 ) -> None:
     """Run a notebook for hosts, show each outcome as it comes, and exit 1 if one is not well."""
     from roost import notebooks
+    from roost.interruptions import interruptible
 
     if hosts and limit:
         raise click.UsageError("give --host or --limit, not both")
     outcomes = []
-    for outcome in notebooks.execute_all(
-        name,
-        hosts=hosts,
-        limit=limit,
-        parameters=parameters,
-        progress=lambda host, line: click.echo(f"{host}: {line}", err=True),
-        **given,
-    ):
-        outcomes.append(outcome)
-        if not as_json:
-            _show(outcome, undone)
+    with interruptible():
+        for outcome in notebooks.execute_all(
+            name,
+            hosts=hosts,
+            limit=limit,
+            parameters=parameters,
+            progress=lambda host, line: click.echo(f"{host}: {line}", err=True),
+            **given,
+        ):
+            outcomes.append(outcome)
+            if not as_json:
+                _show(outcome, undone)
     report(outcomes, as_json, undone, shown=True)
 
 
@@ -264,6 +266,8 @@ def _plain(outcome: Outcome) -> dict[str, object]:
         "host": outcome.host,
         "ok": outcome.ok,
         "run": str(outcome.folder),
+        "report": str(_evidence(outcome)),
+        "summary": outcome.result.summary() if outcome.result else None,
         "error": str(outcome.error) if outcome.error else None,
         "result": result,
     }
@@ -312,10 +316,15 @@ def _show(outcome: Outcome, undone: str) -> None:
 
 def _close(outcomes: list[Outcome], undone: str) -> None:
     """The last lines: one a host, with the report."""
-    from roost.runs import EXECUTED, REPORT
-
     click.echo()
     for outcome in sorted(outcomes, key=lambda item: item.host):
         said = "passed" if outcome.ok else "FAILED" if outcome.result else undone
-        path = outcome.folder / (REPORT if outcome.result else EXECUTED)
+        path = _evidence(outcome)
         click.echo(f"{outcome.host:<20} {said:<13} {path if path.exists() else ''}".rstrip())
+
+
+def _evidence(outcome: Outcome) -> Path:
+    """What to look at: the report, or the notebook as far as it came."""
+    from roost.runs import EXECUTED, REPORT
+
+    return outcome.folder / (REPORT if outcome.result else EXECUTED)

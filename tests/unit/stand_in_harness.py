@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {
     "foreign_tokens": 0,  # that another client had generated meanwhile
     "restart": False,  # counters begin again
     "breaks_at": 0,  # the call that ends with an error
+    "lasts": None,  # as long as somebody waits; a file that says which process it is
 }
 
 
@@ -66,6 +67,10 @@ def _load(scenario: dict[str, Any], words: list[str]) -> None:
     if scenario["calls"] == scenario["breaks_at"]:
         print("ClientConnectorError: cannot connect", file=sys.stderr)
         sys.exit(1)
+    if scenario["lasts"]:
+        Path(scenario["lasts"]).write_text(str(os.getpid()))
+        sys.stdin.read()
+        sys.exit(143)
     draw = random.Random(scenario["seed"] * 1000 + scenario["calls"])  # noqa: S311
     count, tokens = int(option("--num-prompts")), int(option("--custom-output-len"))
     asked = Path(option("--dataset-path")).read_text().splitlines()

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -17,7 +21,7 @@ from tests.unit.stand_in_engine import Container, Engine
 
 from roost import notebooks_cli, runs
 from roost.deployment import from_variables
-from roost.errors import UsageError
+from roost.errors import RoostError, UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -93,6 +97,68 @@ def test_what_breaks_leaves_a_run_that_says_so(engine: Engine, tmp_path: Path) -
     assert "the engine's harness failed" in result.failed[-1].why
     assert "code-c1.output_throughput" in result.figures
     assert "FAILED" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "who", "code"),
+    [
+        # A terminal's Ctrl-C is for all processes in it, a service manager's and a user's kill not.
+        (signal.SIGINT, os.killpg, 130),
+        (signal.SIGTERM, os.kill, 130),
+        (signal.SIGKILL, os.kill, -signal.SIGKILL),
+    ],
+)
+def test_an_interrupted_benchmark_leaves_no_load_behind(
+    engine: Engine,
+    tmp_path: Path,
+    number: signal.Signals,
+    who: Callable[[int, int], None],
+    code: int,
+) -> None:
+    lasts = tmp_path / "pid"
+    scenario = {"port": engine.port, "lasts": str(lasts)}
+    (tmp_path / "scenario.json").write_text(json.dumps(scenario))
+    program = Path(sys.executable).with_name("roost")
+    command = [program, "bench", "-i", tmp_path / "hosts.yml", "--suite", "smoke"]
+    with (tmp_path / "said").open("w") as said:
+        child = subprocess.Popen(
+            [*command, "--runs", tmp_path / "runs"],
+            cwd=ROOT,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
+    eventually(lambda: lasts.is_file() and lasts.read_text())
+    family = descendants(child.pid)
+    assert len(family) > 2
+    who(child.pid, number)
+    assert child.wait(20) == code
+    eventually(lambda: not [pid for pid in family if Path("/proc", str(pid)).exists()])
+    lines = (tmp_path / "said").read_text().splitlines()
+    told = [line for line in lines if line and not line.startswith("spark-01: smoke: ")]
+    # After a kill -9 Python's own helper has something to say.
+    assert number == signal.SIGKILL or told == ["roost: interrupted"]
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / runs.RESULT).exists()
+    for written in folder.glob("*.ipynb"):
+        nbformat.read(written, as_version=4)
+    with pytest.raises(RoostError, match="no finished run"):
+        runs.read(folder)
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def descendants(pid: int) -> set[int]:
+    found = set()
+    for task in Path("/proc", str(pid), "task").glob("*/children"):
+        for one in map(int, task.read_text().split()):
+            found |= {one, *descendants(one)}
+    return found
 
 
 def test_wrong_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
