@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
+import nbformat
+import papermill.engines  # noqa: F401  # before roost's engine, see there
 import pytest
+import yaml
 from tests.playbooks import faults
 
-from roost import reference
+from roost import papermill_engine, reference
 from roost.cli import cli
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +29,33 @@ def test_reference_is_generated_from_the_code() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def papermill_lines(text: str) -> list[list[str]]:
+    """Words of each command line that runs a notebook, after ``papermill``."""
+    lines = re.findall(r"^(?:    )?papermill (notebooks/.*)$", text, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_papermill_lines_are_taken_by_their_notebooks(page: Path) -> None:
+    for notebook, out, *options in papermill_lines(page.read_text(encoding="utf-8")):
+        given: dict[str, object] = {}
+        while options:
+            kind, value = options[:2]
+            assert kind in {"-p", "-y"}
+            given |= {value: options[2]} if kind == "-p" else yaml.safe_load(value)
+            options = options[3 if kind == "-p" else 2 :]
+        assert out == "OUT.ipynb"
+        nb = nbformat.read(ROOT / notebook, as_version=4)
+        papermill_engine.check_parameters(notebook, nb, given)
+
+
+def test_the_front_page_runs_every_notebook() -> None:
+    lines = papermill_lines((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {line[0] for line in lines} == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb")
+    }
 
 
 def test_every_verb_is_documented() -> None:
