@@ -99,6 +99,34 @@ def test_what_breaks_leaves_a_run_that_says_so(engine: Engine, tmp_path: Path) -
     assert "FAILED" in done.stdout
 
 
+def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "scenario.json").write_text(json.dumps({"port": engine.port}))
+    program = Path(sys.executable).with_name("ansible-playbook")
+    command = [program, "playbooks/benchmark.yml", "-i", tmp_path / "hosts.yml"]
+    command += ["-e", f"benchmark_runs={tmp_path / 'runs'}"]
+
+    def play(suite: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*command, "-e", f"benchmark_suite={suite}"],
+            cwd=ROOT,
+            env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = play("smoke")
+    assert done.returncode == 0, done.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert "spark-01: smoke: point 2 of 2, done" in done.stdout
+    assert f"spark-01: all 5 checks passed; {folder}/report.html" in done.stdout
+    assert runs.read(folder).notebook == "benchmark"
+    refused = play("smok")
+    assert refused.returncode == 2
+    assert "no suite 'smok'" in refused.stdout
+    assert "did you mean smoke?" in refused.stdout
+
+
 @pytest.mark.parametrize(
     ("number", "who", "code"),
     [

@@ -195,6 +195,74 @@ def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path)
     assert "spark-01 passed" in said
 
 
+def play(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """``playbooks/verify.yml`` over the inventory."""
+    program = Path(sys.executable).with_name("ansible-playbook")
+    return subprocess.run(
+        [program, "playbooks/verify.yml", "-i", tmp_path / "hosts.yml", *options],
+        cwd=ROOT,
+        env={**os.environ, "ANSIBLE_NOCOLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def change(tmp_path: Path, host: str, **variables: object) -> None:
+    document = yaml.safe_load((tmp_path / "hosts.yml").read_text())
+    document["all"]["hosts"][host] = variables
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_playbook_verifies_all_hosts_at_a_time(tmp_path: Path) -> None:
+    change(tmp_path, "spark-02", roost_settings={"max_model_len": 1024})
+    change(tmp_path, "spark-03", roost_lock_file=str(tmp_path / "empty.yml"))
+    kept = tmp_path / "runs"
+    done = play(tmp_path, "-e", f"verify_runs={kept}", "-e", "verify_long_context=0")
+    assert done.returncode == 2
+    said = " ".join(done.stdout.split())
+    good, bad = sorted(kept.iterdir(), key=lambda path: path.name.split("-", 1)[1])
+    # Nothing of a stand-in's pool is to be seen in its log.
+    passed = "spark-01: 21 of 23 checks passed, not seen: pool_tokens, pool_concurrency"
+    assert f"{passed}; {good}/report.html" in said
+    assert runs.read(good).ok
+    assert "spark-02: 1 of 35 checks failed command: expected " in said
+    assert "word 9 is '2048' instead of '1024'" in said
+    assert f"{bad}/report.html" in said
+    assert "smollm2-135m on cpu is not pinned" in said
+    recap = {line.split()[0]: line for line in done.stdout.splitlines() if "unreachable=" in line}
+    failed = {host: "failed=1" in line for host, line in recap.items()}
+    assert failed == {"spark-01": False, "spark-02": True, "spark-03": True}
+    assert all("changed=0" in line for line in recap.values())
+    checks = {check.id: check.verdict for check in runs.read(good).checks}
+    assert checks["long_context"] == "not applicable"
+    # Each has begun before the other has ended.
+    times = [
+        nbformat.read(run / "executed.ipynb", as_version=4).metadata.papermill
+        for run in (good, bad)
+    ]
+    assert max(one.start_time for one in times) < min(one.end_time for one in times)
+
+
+@pytest.mark.usefixtures("engine")
+def test_the_playbook_asks_nothing_in_check_mode_or_in_vain(tmp_path: Path) -> None:
+    kept = ("-e", f"verify_runs={tmp_path / 'runs'}")
+    done = play(tmp_path, "--check", *kept)
+    assert done.returncode == 0, done.stdout
+    assert "skipped=" in done.stdout
+    for wrong, message in (
+        ("verify_long_contxt=0", "here -e takes verify_bad_requests, verify_long_context,"),
+        ("roost_port=1", "-e roost_port: notebooks go by what the inventory says"),
+        ("verify_long_context=many", "'many' is not a valid integer"),
+    ):
+        done = play(tmp_path, "--limit", "spark-01", *kept, "-e", wrong)
+        assert done.returncode == 2
+        assert message in " ".join(done.stdout.split())
+        assert "Traceback" not in done.stdout
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.usefixtures("engine")
 def test_unknown_host_or_inventory_is_refused_before_anything_runs(tmp_path: Path) -> None:
     for arguments, message in (
