@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.notebooks.conftest import Deployed
+from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import ROOT
 
 from roost import reportsite, runs
@@ -19,13 +20,10 @@ pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 
 def test_the_smoke_suite_says_what_the_harness_says(deployed: Deployed, tmp_path: Path) -> None:
-    program = Path(sys.executable).with_name("roost")
-    command = [program, "bench", "-i", deployed.where, "--host", deployed.host.name]
-    command += ["--suite", "smoke", "--runs", tmp_path, "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "smoke: point 2 of 2, prose-c1 repetition" in done.stderr
-    (folder,) = tmp_path.iterdir()
+    checkout = Checkout(tmp_path, deployed.where, deployed.host.name)
+    done = checkout.run("benchmark")
+    assert done.returncode == 0, done.stderr
+    (folder,) = checkout.runs.iterdir()
     result, measured = runs.read(folder), points.read(folder)
     assert measured.complete
 
@@ -47,6 +45,12 @@ def test_the_smoke_suite_says_what_the_harness_says(deployed: Deployed, tmp_path
 
     left = deployed.host.exec(["docker", "exec", "roost-llm", "ls", "/tmp"])  # noqa: S108
     assert "roost-bench" not in left.stdout
+
+    done = checkout.run("fleet")
+    assert done.returncode == 0, done.stderr
+    (folder,) = checkout.runs.glob("*-fleet-*")
+    observed = {check.id: check.observed for check in runs.read(folder).checks}
+    assert observed["runs spark-01"].startswith("1 kept")
 
 
 def test_real_runs_side_by_side_and_as_a_site(deployed: Deployed, tmp_path: Path) -> None:

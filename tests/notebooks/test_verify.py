@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from tests.notebooks.conftest import Deployed
-from tests.playbooks.playbook import ROOT, deploy
+from tests.notebooks.readme import Checkout
+from tests.playbooks.playbook import deploy
 
 from roost import inventory as inventories
-from roost import runs, ssh
+from roost import launch, runs, ssh
 from roost.lab.hosts import Host
 from roost.measure.client import Client, EngineError
 
@@ -46,14 +47,14 @@ def undone(host: Host, do: str, undo: str) -> Iterator[None]:
         host.exec(["sh", "-c", undo])
 
 
-def test_a_deployed_host_passes_through_plain_papermill(deployed: Deployed, tmp_path: Path) -> None:
-    program = Path(sys.executable).with_name("papermill")
-    command = [program, "notebooks/verify.ipynb", tmp_path / "out.ipynb", "--no-progress-bar"]
-    command += ["-p", "inventory", deployed.where, "-p", "host", deployed.host.name]
-    command += ["-p", "runs_dir", tmp_path / "runs"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_a_deployed_host_passes_by_the_line_of_the_readme(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    checkout = Checkout(tmp_path, deployed.where, deployed.host.name)
+    done = checkout.run("verify")
     assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "runs").iterdir()
+    (folder,) = checkout.runs.iterdir()
+    assert (checkout.root / "OUT.ipynb").is_file()
     result = runs.read(folder)
     assert result.ok
     assert (result.recipe, result.speculation) == ("smollm2-135m", "dflash")
@@ -145,28 +146,53 @@ def test_an_unreachable_host_is_one_reason_for_every_check(
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_release_that_answers_wrongly_was_taken_back(deployed: Deployed, tmp_path: Path) -> None:
-    """Compiled, this engine answers wrongly while everything else looks right."""
-    where = inventories.load(deployed.where).path
-    text = (where / "hosts.yml").read_text()
-    (where / "hosts.yml").write_text(text.replace("  vars:\n", f"  vars:\n{COMPILED}"))
-    try:
-        play = deploy(where)
-        assert play.code != 0
-        assert "answers wrongly" in play.output
-        why = deployed.failed(tmp_path)
-    finally:
-        (where / "hosts.yml").write_text(text)
-    # Without the fault both pass again.
-    back = deploy(where)
+def test_an_engine_that_answers_wrongly_is_found(deployed: Deployed, tmp_path: Path) -> None:
+    """Compiled, this engine answers wrongly while everything else looks right.
+
+    No deploy would leave it there, so it is started by hand, with the deployment's own command.
+    """
+    garbled = again(deployed, tmp_path / "site", GARBLED)
+    spec = garbled.deployment().spec
+    stop = "systemctl stop roost-llm; docker rm -f roost-llm"
+    assert deployed.host.exec(["sh", "-c", stop]).returncode == 0
+    started = deployed.host.exec(launch.docker_argv(spec))
+    assert started.returncode == 0, started.stderr
+    wait_until_healthy(deployed)
+    why = garbled.failed(tmp_path / "run")
+    assert "answer_capital" in why
+    assert not {"health", *SEES_CONTAINER, *SEES_WEIGHTS} & set(why)
+
+
+def test_parsers_are_seen_to_work_on_the_real_engine(deployed: Deployed, tmp_path: Path) -> None:
+    """Also the way back from what was started by hand."""
+    parsing = again(deployed, tmp_path / "site", {"extra_args": PARSERS})
+    back = deploy(parsing.where)
     assert back.code == 0, back.output
-    assert deployed.verify(tmp_path / "back").ok
-    # The release before serves: all that is wrong is that the inventory says another.
-    assert set(why) == {"command"}
+    result = parsing.verify(tmp_path / "run")
+    assert result.failed == []
+    observed = {check.id: check.observed for check in result.checks if check.verdict == "pass"}
+    assert "get_weather" in observed["tool_parser"]
+    assert "Paris" in observed["tool_parser"]
+    assert observed["reasoning_parser"].startswith("beside the answer: 'I ")
 
 
 #: The fault needs both: compiled, and in the type that the recipe turns away from.
-COMPILED = "    roost_settings: {enforce_eager: false, dtype: bfloat16}\n"
+GARBLED = {"enforce_eager": False, "dtype": "bfloat16"}
+#: The model is too small to know of tools or thoughts: the template shows it how.
+PARSERS = [
+    *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+    *("--reasoning-parser", "granite"),
+    *("--chat-template", (Path(__file__).parent / "few_shot.jinja").read_text(encoding="utf-8")),
+]
+
+
+def again(deployed: Deployed, folder: Path, settings: dict[str, Any]) -> Deployed:
+    """The host with other settings in its inventory."""
+    document = yaml.safe_load((deployed.where / "hosts.yml").read_text())
+    document["all"]["vars"]["roost_settings"] = settings
+    folder.mkdir()
+    (folder / "hosts.yml").write_text(yaml.safe_dump(document))
+    return Deployed(deployed.host, folder)
 
 
 def wait_until_healthy(deployed: Deployed) -> None:

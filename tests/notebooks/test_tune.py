@@ -1,0 +1,230 @@
+"""Several deployments of a lab host in turn, measured, interrupted and taken back.
+
+The engine is the stand-in, which starts in a second; all else is real: deploys, gate, planner, SSH
+and the load in the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.notebooks.conftest import Deployed
+from tests.notebooks.readme import Checkout
+from tests.playbooks.playbook import ROOT, deploy, inventory
+
+from roost import runs, tuning
+from roost.lab.build.standin import standin_image
+from roost.lab.fixtures import SharedLab
+
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
+
+HELD = "/var/lib/roost/releases/held"
+
+
+@pytest.fixture(scope="module")
+def standin(
+    shared_lab: SharedLab, artefacts: object, tmp_path_factory: pytest.TempPathFactory
+) -> Deployed:
+    """A host that serves with the stand-in."""
+    assert artefacts
+    host = shared_lab.host("cpu", fresh=True)
+    lab = shared_lab.lab
+    where = inventory(
+        tmp_path_factory.mktemp("site"),
+        lab,
+        [host],
+        roost_hardware="cpu",
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(lab.lock_file),
+        # One seat of the stand-in serves four users one after the other, four serve them together.
+        roost_settings={
+            "image": standin_image(lab.cache, print),
+            "extra_args": ["--standin-tokens-per-second=1000"],
+            "max_num_seqs": 1,
+        },
+    )
+    play = deploy(where)
+    assert play.code == 0, play.output
+    return Deployed(host, where)
+
+
+class Command:
+    """A verb of the command line that goes on, in a terminal of its own."""
+
+    def __init__(self, standin: Deployed, folder: Path, verb: str, *options: str | Path) -> None:
+        program = Path(sys.executable).with_name("roost")
+        where = ("-i", standin.where, "--host", standin.host.name, "--runs", folder / "runs")
+        self._said = folder / "said"
+        with self._said.open("w") as said:
+            self.child = subprocess.Popen(
+                [program, verb, *where, *options],
+                cwd=ROOT,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text()
+
+    def says(self, pattern: str, seconds: float = 180) -> None:
+        """Wait until it has said something."""
+        eventually(lambda: re.search(pattern, self.said) or self.child.poll() is not None, seconds)
+        assert re.search(pattern, self.said), self.said
+
+    def end(self) -> int:
+        code = self.child.wait(300)
+        assert "Traceback" not in self.said, self.said
+        return code
+
+
+def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def ask(standin: Deployed, *words: str) -> str:
+    """What a command on the host prints."""
+    return standin.host.exec(list(words)).stdout
+
+
+def release(standin: Deployed) -> str:
+    """Id of the release in place."""
+    return ask(standin, "readlink", "/var/lib/roost/releases/current").strip()
+
+
+def loaded(standin: Deployed) -> bool:
+    """Whether a load generator runs in the container."""
+    return "vllm bench" in ask(standin, "docker", "top", "roost-llm", "-eo", "pid,args")
+
+
+def left(standin: Deployed) -> str:
+    """Files of load generators in the container."""
+    return ask(standin, "docker", "exec", "roost-llm", "sh", "-c", "ls -d /tmp/roost-bench*")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": f"Say {n}."}) for n in range(8)))
+    return file
+
+
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """Enough for half a minute from one user."""
+    file = tmp_path / "many.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": f"Say {n}."}) for n in range(200)))
+    return file
+
+
+def to_all(child: subprocess.Popen[bytes]) -> None:
+    """Ctrl-C in a terminal."""
+    os.killpg(child.pid, signal.SIGINT)
+
+
+def to_it(child: subprocess.Popen[bytes]) -> None:
+    child.send_signal(signal.SIGTERM)
+
+
+def cut_off(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+
+
+@pytest.mark.parametrize("interrupt", [to_all, to_it, cut_off])
+def test_an_interrupted_benchmark_ends_its_load(
+    standin: Deployed,
+    tmp_path: Path,
+    many: Path,
+    interrupt: Callable[[subprocess.Popen[bytes]], None],
+) -> None:
+    command = Command(standin, tmp_path, "bench", "--suite", "matrix", "--prompts", many)
+    command.says("mixed-c1 repetition 1")
+    eventually(lambda: loaded(standin))
+    interrupt(command.child)
+    code = command.end()
+    assert code == (-signal.SIGKILL if interrupt is cut_off else 130)
+    eventually(lambda: not loaded(standin))
+    eventually(lambda: not left(standin))
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert not (folder / runs.RESULT).exists()
+
+
+def test_a_search_is_interrupted_and_goes_on(
+    standin: Deployed, tmp_path: Path, prompts: Path
+) -> None:
+    before = release(standin)
+    options = ["--suite", "matrix", "--prompts", prompts, "--users", "4", "--json"]
+    options += ["--vary", "max_num_seqs=4", "--vary", "max_model_len=2048,1000000"]
+    command = Command(standin, tmp_path, "tune", *options)
+    command.says("sequences 4: matrix: point 1 of 3, mixed-c1 repetition 1")
+    assert release(standin) != before
+    to_it(command.child)
+    assert command.end() == 130
+    assert f"interrupted\n{standin.host.name}: going back to {before}" in command.said
+    assert release(standin) == before
+    assert not ask(standin, "readlink", HELD)
+    assert not loaded(standin)
+
+    command = Command(standin, tmp_path, "tune", *options)
+    assert command.end() == 0, command.said
+    assert "present: deploy" not in command.said
+    assert release(standin) == before
+    (outcome,) = json.loads(command.said[command.said.index("[\n") :])
+    checks = {check["id"]: check for check in outcome["result"]["checks"]}
+    assert checks["points"]["observed"].startswith("2 measured, 0 failed, 2 refused")
+    assert "context 1000000: context-beyond-model" in checks["points"]["why"]
+    assert checks["chosen"]["observed"] == "sequences 4"
+    snippet = Path(outcome["run"]) / tuning.SNIPPET
+    given = yaml.safe_load((standin.where / "hosts.yml").read_text())["all"]["vars"]
+    chosen = {"roost_settings": {**given["roost_settings"], "max_num_seqs": 4}}
+    assert yaml.safe_load(snippet.read_text()) == chosen
+    # As it is, for the very deploy that it is meant for.
+    play = deploy(standin.where, "--check", "--tags", "preflight", "-e", f"@{snippet}")
+    assert play.code == 0, play.output
+
+
+def test_ctrl_c_in_a_deploy_brings_the_host_back(
+    standin: Deployed, tmp_path: Path, prompts: Path
+) -> None:
+    before = release(standin)
+    options = ["--deploy", "none,dflash", "--suite", "smoke", "--prompts", prompts]
+    command = Command(standin, tmp_path, "compare", *options)
+    command.says("none: deploy")
+    eventually(lambda: trial(standin), 120)
+    to_all(command.child)
+    assert command.end() == 130
+    assert f"{before} serves again" in command.said
+    assert release(standin) == before
+    assert not ask(standin, "readlink", HELD)
+    assert not list((tmp_path / "runs").glob("*/result.json"))
+
+
+def trial(standin: Deployed) -> bool:
+    """Whether a deploy has made its container."""
+    return len(ask(standin, "docker", "ps", "-aq").split()) > 1
+
+
+def test_the_line_of_the_readme_searches(standin: Deployed, tmp_path: Path) -> None:
+    before = release(standin)
+    checkout = Checkout(tmp_path, standin.where, standin.host.name)
+    done = checkout.run("tune")
+    assert done.returncode == 0, done.stderr
+    assert release(standin) == before
+    (file,) = checkout.runs.glob(f"*/{tuning.SNIPPET}")
+    result = runs.read(file.parent)
+    checks = {check.id: check.observed for check in result.checks}
+    assert checks["points"].startswith("3 measured, 0 failed, 0 refused")
