@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,13 @@ def standin(
 class Command:
     """A verb of the command line that goes on, in a terminal of its own."""
 
-    def __init__(self, standin: Deployed, folder: Path, verb: str, *options: str | Path) -> None:
+    def __init__(self, standin: Deployed, folder: Path, *words: str | Path) -> None:
         program = Path(sys.executable).with_name("roost")
         where = ("-i", standin.where, "--host", standin.host.name, "--runs", folder / "runs")
         self._said = folder / "said"
         with self._said.open("w") as said:
             self.child = subprocess.Popen(
-                [program, verb, *where, *options],
+                [program, *words, *where],
                 cwd=ROOT,
                 stdout=said,
                 stderr=said,
@@ -78,18 +78,37 @@ class Command:
     def said(self) -> str:
         return self._said.read_text()
 
-    def says(self, pattern: str, seconds: float = 180) -> None:
+    def says(self, pattern: str, seconds: float = 600) -> None:
         """Wait until it has said something."""
         eventually(lambda: re.search(pattern, self.said) or self.child.poll() is not None, seconds)
         assert re.search(pattern, self.said), self.said
 
     def end(self) -> int:
-        code = self.child.wait(300)
+        code = self.child.wait(600)
         assert "Traceback" not in self.said, self.said
         return code
 
 
-def eventually(holds: Callable[[], object], seconds: float = 30) -> None:
+Begin = Callable[..., Command]
+
+
+@pytest.fixture
+def begin(standin: Deployed, tmp_path: Path) -> Iterator[Begin]:
+    """Begin a verb for the host; what a test leaves running ends with it."""
+    begun: list[Command] = []
+
+    def one(*words: str | Path) -> Command:
+        begun.append(Command(standin, tmp_path, *words))
+        return begun[-1]
+
+    yield one
+    for command in begun:
+        if command.child.poll() is None:
+            command.child.terminate()
+            command.child.wait()
+
+
+def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -147,11 +166,12 @@ def cut_off(child: subprocess.Popen[bytes]) -> None:
 @pytest.mark.parametrize("interrupt", [to_all, to_it, cut_off])
 def test_an_interrupted_benchmark_ends_its_load(
     standin: Deployed,
+    begin: Begin,
     tmp_path: Path,
     many: Path,
     interrupt: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    command = Command(standin, tmp_path, "bench", "--suite", "matrix", "--prompts", many)
+    command = begin("bench", "--suite", "matrix", "--prompts", many)
     command.says("mixed-c1 repetition 1")
     eventually(lambda: loaded(standin))
     interrupt(command.child)
@@ -164,12 +184,12 @@ def test_an_interrupted_benchmark_ends_its_load(
 
 
 def test_a_search_is_interrupted_and_goes_on(
-    standin: Deployed, tmp_path: Path, prompts: Path
+    standin: Deployed, begin: Begin, prompts: Path
 ) -> None:
     before = release(standin)
     options = ["--suite", "matrix", "--prompts", prompts, "--users", "4", "--json"]
     options += ["--vary", "max_num_seqs=4", "--vary", "max_model_len=2048,1000000"]
-    command = Command(standin, tmp_path, "tune", *options)
+    command = begin("tune", *options)
     command.says("sequences 4: matrix: point 1 of 3, mixed-c1 repetition 1")
     assert release(standin) != before
     to_it(command.child)
@@ -179,7 +199,7 @@ def test_a_search_is_interrupted_and_goes_on(
     assert not ask(standin, "readlink", HELD)
     assert not loaded(standin)
 
-    command = Command(standin, tmp_path, "tune", *options)
+    command = begin("tune", *options)
     assert command.end() == 0, command.said
     assert "present: deploy" not in command.said
     assert release(standin) == before
@@ -198,13 +218,13 @@ def test_a_search_is_interrupted_and_goes_on(
 
 
 def test_ctrl_c_in_a_deploy_brings_the_host_back(
-    standin: Deployed, tmp_path: Path, prompts: Path
+    standin: Deployed, begin: Begin, tmp_path: Path, prompts: Path
 ) -> None:
     before = release(standin)
     options = ["--deploy", "none,dflash", "--suite", "smoke", "--prompts", prompts]
-    command = Command(standin, tmp_path, "compare", *options)
+    command = begin("compare", *options)
     command.says("none: deploy")
-    eventually(lambda: trial(standin), 120)
+    eventually(lambda: trial(standin), 600)
     to_all(command.child)
     assert command.end() == 130
     assert f"{before} serves again" in command.said

@@ -119,7 +119,7 @@ def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     (folder,) = (tmp_path / "runs").iterdir()
     assert "spark-01: smoke: point 2 of 2, done" in done.stdout
-    assert f"spark-01: all 5 checks passed; {folder}/report.html" in done.stdout
+    assert f"spark-01: all 4 checks passed; {folder}/report.html" in done.stdout
     assert runs.read(folder).notebook == "benchmark"
     refused = play("smok")
     assert refused.returncode == 2
@@ -160,7 +160,7 @@ def test_an_interrupted_benchmark_leaves_no_load_behind(
     family = descendants(child.pid)
     assert len(family) > 2
     who(child.pid, number)
-    assert child.wait(20) == code
+    assert child.wait(60) == code
     eventually(lambda: not [pid for pid in family if Path("/proc", str(pid)).exists()])
     lines = (tmp_path / "said").read_text().splitlines()
     told = [line for line in lines if line and not line.startswith("spark-01: smoke: ")]
@@ -175,7 +175,7 @@ def test_an_interrupted_benchmark_leaves_no_load_behind(
 
 
 def eventually(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
