@@ -173,7 +173,8 @@ def test_parsers_are_seen_to_work_on_the_real_engine(deployed: Deployed, tmp_pat
     observed = {check.id: check.observed for check in result.checks if check.verdict == "pass"}
     assert "get_weather" in observed["tool_parser"]
     assert "Paris" in observed["tool_parser"]
-    assert observed["reasoning_parser"].startswith("beside the answer: 'I ")
+    assert observed["reasoning_parser"].startswith("beside the answer: 'All but 9 run away")
+    assert "thought process" not in observed["reasoning_parser"]
 
 
 class Unsafe(str):
