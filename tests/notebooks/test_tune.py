@@ -26,7 +26,8 @@ from roost import runs, tuning
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 
-pytestmark = [pytest.mark.lab, pytest.mark.engine]
+# Several deploys in turn, also on a busy machine.
+pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(1800)]
 
 HELD = "/var/lib/roost/releases/held"
 
