@@ -119,8 +119,9 @@ def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     (folder,) = (tmp_path / "runs").iterdir()
     assert "spark-01: smoke: point 2 of 2, done" in done.stdout
-    assert f"spark-01: all 4 checks passed; {folder}/report.html" in done.stdout
-    assert runs.read(folder).notebook == "benchmark"
+    result = runs.read(folder)
+    assert result.notebook == "benchmark"
+    assert f"{result.summary()}; {folder}/report.html" in done.stdout
     refused = play("smok")
     assert refused.returncode == 2
     assert "no suite 'smok'" in refused.stdout
