@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import PydanticCustomError
 
 from roost import settings as settings_module
 from roost.errors import UsageError
@@ -25,11 +26,13 @@ KEY_VARIABLE = "roost_api_key"
 #: Of what they hold nothing is shown, stored or made part of a deployment.
 SECRET_VARIABLES = {KEY_VARIABLE, "roost_hub_token", "roost_registry_logins"}
 
+#: Of what is refused for this reason, nothing is shown.
+_ACCOUNT = "account"
+
 #: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
 _SITE = Site()
 
 Name = Annotated[str, Field(min_length=1)]
-Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$")]
 
 
 def _ip_address(value: str) -> str:
@@ -46,6 +49,17 @@ def _key(value: SecretStr) -> SecretStr:
     return value
 
 
+def _no_account(value: str) -> str:
+    """Words that end up in arguments and records, which everybody on the host may read."""
+    if re.search(r"://[^/\s]*@", value):
+        raise PydanticCustomError(
+            _ACCOUNT, "holds an account, and would show it in arguments and records on the host"
+        )
+    return value
+
+
+Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$"), AfterValidator(_no_account)]
+PipOption = Annotated[str, AfterValidator(_no_account)]
 Key = Annotated[SecretStr, AfterValidator(_key)]
 Address = Annotated[str, AfterValidator(_ip_address)]
 Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
@@ -113,8 +127,10 @@ class HostVars(Strict):
         "that is not labelled as built by the recipe; weights always need a commit",
     )
     install_docker: bool = Field(True, description="install Docker where it is missing")
-    pip_args: list[str] = Field(
-        [], description="options for pip in the host's small environment, e.g. a wheel directory"
+    pip_args: list[PipOption] = Field(
+        [],
+        description="options for pip in the host's small environment, e.g. a wheel directory; "
+        "accounts belong into the host's own /etc/pip.conf or /root/.netrc",
     )
     accept_findings: list[str] = Field(
         [], description="ids of the plan's errors to go on with, see docs/plan.md"
@@ -205,7 +221,7 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
                 reasons.append(f"{name} is no variable of roost{hint}")
             elif item["type"] == "missing":
                 reasons.append(f"{name} is not set")
-            elif PREFIX + str(item["loc"][0]) in SECRET_VARIABLES:
+            elif PREFIX + str(item["loc"][0]) in SECRET_VARIABLES or item["type"] == _ACCOUNT:
                 reasons.append(f"{name}: {item['msg']}")
             else:
                 reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")

@@ -127,6 +127,21 @@ def test_a_secret_that_is_wrong_is_not_shown(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    "variables",
+    [
+        {"roost_hub_endpoint": "https://ops:s3cret@hub.example"},
+        {"roost_pip_args": ["--index-url", "https://ops:s3cret@wheels.example/simple"]},
+        {"roost_pip_args": ["--find-links=https://s3cret@wheels.example"]},
+    ],
+)
+def test_an_account_in_an_address_is_refused_and_not_shown(variables: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="holds an account, and would show it") as caught:
+        site.from_variables("h", {**CPU, **variables})
+    assert "s3cret" not in str(caught.value)
+    assert next(iter(variables)) in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("endpoint", "hub", "token"),
     [
         (None, None, "hf_mine"),
