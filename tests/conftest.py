@@ -1,12 +1,17 @@
 """Fixtures for all tests, in which order they run, and no word to a hub that no test started."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 # Read by the hub's client when it is imported: whoever names no endpoint asks a closed port.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
+
+# What a shell runs in the background ignores it, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["roost.lab.fixtures"]
 

@@ -140,6 +140,7 @@ def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
 def test_an_interrupted_benchmark_leaves_no_load_behind(
     engine: Engine,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
     number: signal.Signals,
     who: Callable[[int, int], None],
     code: int,
@@ -157,6 +158,7 @@ def test_an_interrupted_benchmark_leaves_no_load_behind(
             stderr=said,
             start_new_session=True,
         )
+    request.addfinalizer(lambda: (child.kill(), child.wait()))  # if it outlives the test
     eventually(lambda: lasts.is_file() and lasts.read_text())
     family = descendants(child.pid)
     assert len(family) > 2

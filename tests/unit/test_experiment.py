@@ -127,9 +127,9 @@ def test_an_interruption_brings_the_host_back(
     number: int,
     at: str,
 ) -> None:
-    # What a shell runs in the background ignores it.
-    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
-    request.addfinalizer(lambda: signal.signal(signal.SIGINT, ignored))
+    # What nohup runs ignores it.
+    ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, ignored))
     before = host.links["current"]
 
     def ask(*words: Any, **options: Any) -> Any:
