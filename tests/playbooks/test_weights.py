@@ -178,7 +178,7 @@ def test_a_download_is_watched_and_outlives_its_connection(
         run.says(line, 180)
         host.cut()
         try:
-            run.says(rf"^{host.name}: out of reach; what it fetches goes on there$", 60)
+            run.says(rf"^{host.name}: out of reach; what it fetches goes on there$", 180)
         finally:
             host.join()
         run.says(rf"(?s)out of reach; .*{line}", 60)
