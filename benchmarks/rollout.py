@@ -182,7 +182,7 @@ def test_rollbacks_with_the_real_engine(
         roost_recipe="smollm2-135m",
         roost_lock_file=str(lab.lab.lock_file),
     )
-    for settings in ({}, {"max_num_seqs": 4}):
+    for settings in ({}, {"max_num_seqs": 3}):
         play = Running(where, roost_settings=settings).end()
         assert play.code == 0, play.output
     rounds = []
