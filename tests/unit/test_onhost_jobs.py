@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from roost.onhost import jobs
 #: The arguments are the file that shows that it works.
 WORK = """#!{python}
 import subprocess, sys, time
-child = subprocess.Popen(["sleep", "60"])
+# In the group that Ansible has not made yet, where the module is quicker than its wrapper.
+child = subprocess.Popen(["sleep", "60"], process_group={group})
 print(child.pid, file=open({shown!r}, "w"), flush=True)
 time.sleep(60)
 """
@@ -39,17 +41,18 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def begun(tmp_path: Path) -> Iterator[tuple[Path, int]]:
+@pytest.fixture(params=[None, 0], ids=["in-its-group", "in-another"])
+def begun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Path, int]]:
     """The record of a real job, and a process that its module has started."""
     given = tmp_path / "ansible-tmp-1"
     given.mkdir()
     work, shown = given / "work.py", tmp_path / "shown"
-    work.write_text(WORK.format(python=sys.executable, shown=str(shown)))
+    work.write_text(WORK.format(python=sys.executable, shown=str(shown), group=request.param))
     work.chmod(0o755)
     wrapper = str(async_wrapper.__file__)
+    name = f"j{uuid.uuid4().int}"  # jobs are known by it, on the whole host
     done = subprocess.run(
-        [sys.executable, "-P", wrapper, "j815", "60", str(work), "_"],
+        [sys.executable, "-P", wrapper, name, "60", str(work), "_"],
         env={**os.environ, "ANSIBLE_ASYNC_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

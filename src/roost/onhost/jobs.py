@@ -28,16 +28,25 @@ def result(job: Path) -> dict[str, Any] | None:
 def stop(job: Path) -> bool:
     """Kill a job with everything that it has started, and forget it.
 
+    All of them are of one session. Of one process group they are not: the wrapper gives the job its
+    group only after it was begun, and what it has started by then keeps the one that it came with.
+
     Returns:
         Whether it was at work.
     """
-    working = [pid for pid in _processes(job) if _group(pid) == pid]
-    for pid in working:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL)
+    wrapper = _processes(job)
+    watcher = {pid for pid in wrapper if _is_watcher(pid, wrapper)}
+    sessions = {_session(pid) for pid in wrapper} - {None}
+    killed: set[int] = set()
+    # What was started between a look and its kill is found by the next.
+    while found := {pid for pid in _pids() if _session(pid) in sessions} - watcher - killed:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed |= found
     with contextlib.suppress(FileNotFoundError):
         job.unlink()
-    return bool(working)
+    return bool(killed)
 
 
 def _recorded(job: Path) -> dict[str, Any] | None:
@@ -54,22 +63,36 @@ def _recorded(job: Path) -> dict[str, Any] | None:
     return found
 
 
-def _processes(job: Path) -> list[int]:
+def _processes(job: Path) -> set[int]:
     """Those of the wrapper.
 
     The number after the dot is no argument: it is that of a process that has long ended.
     """
     begun_as = job.name.rsplit(".", 1)[0].encode()
-    found = []
-    for arguments in Path("/proc").glob("[0-9]*/cmdline"):
+    found = set()
+    for pid in _pids():
         with contextlib.suppress(OSError):  # it has ended
-            if begun_as in arguments.read_bytes().split(b"\0"):
-                found.append(int(arguments.parent.name))
+            if begun_as in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.add(pid)
     return found
 
 
-def _group(pid: int) -> int | None:
+def _is_watcher(pid: int, wrapper: set[int]) -> bool:
+    """Whether a process of the wrapper's is the one that watches the other."""
     try:
-        return os.getpgid(pid)
+        # The fourth and fifth field, after a name that may have any character in it.
+        parent, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:3]
+    except OSError:
+        return False
+    return int(parent) not in wrapper and int(group) != pid
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
     except ProcessLookupError:
         return None
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
