@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import yaml
@@ -144,6 +145,15 @@ def test_a_second_rollout_of_an_inventory_is_refused(tmp_path: Path) -> None:
         assert f"process {os.getpid()} of " in caught.value.why
     with record.turn(inventory):
         pass
+
+
+def test_a_turn_that_another_user_took_first_is_his(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Of a file that root may not open there is none.
+    monkeypatch.setattr(os, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(RoostError, match="belongs to somebody else"):
+        record.turn(tmp_path / "fleet").__enter__()
 
 
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:

@@ -192,12 +192,19 @@ def turn(inventory: Path) -> Iterator[None]:
     A lock of the kernel: it ends with the process that holds it, however that ends.
 
     Raises:
-        RoostError: Another one is running; it is named.
+        RoostError: Another one is running; it is named. Or its lock is another user's.
     """
     folder = repository_root() / "runs"
     folder.mkdir(exist_ok=True)
     name = f".rollout-{_digest(inventory.resolve())}.lock"
-    descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT, 0o644)
+    except PermissionError:
+        raise RoostError(
+            f"{folder / name} belongs to somebody else",
+            why="another user of this checkout has rolled out this inventory",
+            fix="roll out as that user, or from a checkout of your own; nothing was changed",
+        ) from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
