@@ -112,7 +112,7 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         command = self._command(variables)
         if self._task.check_mode:
-            return {**result, "skipped": True, "msg": f"in check mode not run: {command[-1]}"}
+            return {**result, "skipped": True, "msg": "not run in check mode"}
         return {**result, **_outcome(*_run(command))}
 
     def _command(self, variables: Mapping[str, Any]) -> list[str]:
