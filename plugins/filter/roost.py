@@ -111,10 +111,11 @@ def roost_preflight(
         hub_token: The site's, for the configs of gated repositories.
 
     Returns:
-        ``{errors, remarks, plan, lacks, services}``: texts, empty where there is nothing to say,
-        the plan with its verdict, whether the host ``lacks`` ``weights``, the ``image``, or
-        something to run ``containers``, and what it has of roost's own ``services``. Remarks are
-        warnings and notes, each beginning with its severity.
+        ``{errors, remarks, plan, lacks, services, plain_registry}``: texts, empty where there is
+        nothing to say, the plan with its verdict, whether the host ``lacks`` ``weights``, the
+        ``image``, or something to run ``containers``, what it has of roost's own ``services``, and
+        the site's registry without TLS, if it has one. Remarks are warnings and notes, each
+        beginning with its severity.
     """
     wanted = _deployment(given)
     try:
@@ -176,6 +177,7 @@ def roost_preflight(
             "image": image.get("status") != 200,
             "containers": not facts.holds_containers(wanted.plain_registry),
         },
+        "plain_registry": wanted.plain_registry,
         "services": {
             "units": facts.units,
             "watchdog_at_boot": facts.watchdog_at_boot,

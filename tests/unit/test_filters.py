@@ -99,14 +99,15 @@ def test_services_are_those_that_the_probe_saw(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mirror", "lacks"),
-    [(None, False), ("https://10.0.0.1:5000", False), ("http://10.0.0.1:5000", True)],
+    ("mirror", "plain"),
+    [(None, None), ("https://10.0.0.1:5000", None), ("http://10.0.0.1:5000", "10.0.0.1:5000")],
 )
 def test_a_registry_without_tls_that_docker_does_not_know_is_something_to_do(
-    tmp_path: Path, mirror: str | None, lacks: bool
+    tmp_path: Path, mirror: str | None, plain: str | None
 ) -> None:
-    variables = {"registry_mirror": mirror} if mirror else {}
-    assert findings(given(tmp_path, **variables))["lacks"]["containers"] is lacks
+    found = findings(given(tmp_path, **({"registry_mirror": mirror} if mirror else {})))
+    assert found["lacks"]["containers"] is (plain is not None)
+    assert found["plain_registry"] == plain
 
 
 def test_what_the_doctor_fails_is_worth_knowing_and_no_reason_to_refuse(tmp_path: Path) -> None:
