@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.unit.deployments import deployment
+from tests.unit.plays import ansible
 
-ROOT = Path(__file__).parents[2]
 PLAY = """
 - hosts: localhost
   gather_facts: false
@@ -27,22 +25,9 @@ def play(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     }
     (folder / "vars.json").write_text(json.dumps(variables))
     (folder / "play.yml").write_text(PLAY)
-    return subprocess.run(
-        [
-            str(Path(sys.executable).with_name("ansible-playbook")),
-            *("-i", "localhost,", "-c", "local", str(folder / "play.yml")),
-            *("-e", f"@{folder / 'vars.json'}"),
-            *("-e", f"ansible_python_interpreter={sys.executable}", *options),
-        ],
-        cwd=ROOT,
-        env={
-            **os.environ,
-            "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_ROLES_PATH": str(ROOT / "roles"),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
+    return ansible(
+        *("-i", "localhost,", "-c", "local", str(folder / "play.yml")),
+        *("-e", f"@{folder / 'vars.json'}", *options),
     )
 
 
