@@ -2,8 +2,10 @@
 
 The hosts are the lab's, with the stand-in engine, and all of them share this machine with the
 controller: what is measured is the work of both sides, on however many cores there are. Beside the
-time there is therefore the processor time of either side: on a fleet the hosts' is their own. Whole
-processes (``ansible-playbook deploy.yml``), the sizes in turn within each round, medians.
+time there is therefore the processor time of either side: on a fleet the hosts' is their own. A
+second table shows that: there each host answers what it answered when it was deployed to alone, as
+late as then, without working for it (``standin_ssh.sh``). Whole processes
+(``ansible-playbook deploy.yml``), the sizes in turn within each round, medians.
 
 ``make bench-scale``, or ``python benchmarks/scale.py --help``; as root, as the lab is.
 """
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -83,10 +85,25 @@ class Cost:
         return f"{self.time:.1f} s, CPU {self.controller:.1f} s here, {self.hosts:.1f} s on hosts"
 
 
-def deploy(lab: Lab, where: Path, hosts: Sequence[str]) -> tuple[Cost, int]:
-    """One run over these hosts: its cost, and what it changed."""
+def deploy(
+    lab: Lab, where: Path, hosts: Sequence[str], replay: Path | None = None, record: bool = False
+) -> tuple[Cost, int]:
+    """One run over these hosts: its cost, and what it changed.
+
+    Args:
+        lab: Whose hosts they are.
+        where: The inventory.
+        hosts: Names.
+        replay: Folder of what hosts have answered, to be written if ``record``, else repeated.
+        record: See ``replay``.
+    """
     playbook = [str(BIN / "ansible-playbook"), "deploy.yml", "-i", str(where)]
     environment = {**os.environ, "ANSIBLE_NOCOLOR": "1"}
+    if replay:
+        for step in replay.glob("*/step"):
+            step.unlink()
+        playbook += ["-e", f"ansible_ssh_executable={ROOT / 'benchmarks/standin_ssh.sh'}"]
+        environment |= {"REPLAY": str(replay), **({"RECORD": "yes"} if record else {})}
     with tempfile.TemporaryFile("w+") as output:
         before = cgroups.cpu_seconds(lab.spec.name)
         begun = time.monotonic()
@@ -123,17 +140,28 @@ def main() -> None:
         names = sorted(lab.hosts)
         first, _ = deploy(lab, where, names)
         _say(f"first deploy of {len(names)} hosts: {first}")
-        runs: dict[int, list[Cost]] = {size: [] for size in sizes}
-        for number in range(options.rounds):
-            for size in sizes:
-                cost, changed = deploy(lab, where, names[:size])
-                if changed:
-                    sys.exit(
-                        f"the deploy of {size} hosts changed {changed} things; nothing was new"
-                    )
-                runs[size].append(cost)
-                _say(f"round {number + 1}: {size} hosts {cost}")
-    report(runs)
+        print("Hosts and controller share the processors:\n")
+        report(rounds(options.rounds, sizes, lambda size: deploy(lab, where, names[:size])))
+        replay = Path(folder) / "replay"
+        for name in names:
+            deploy(lab, where, [name], replay, record=True)
+        print("\nHosts have their own (stand-ins that wait as long as each took alone):\n")
+        report(rounds(options.rounds, sizes, lambda size: deploy(lab, where, names[:size], replay)))
+
+
+def rounds(
+    number: int, sizes: Sequence[int], run: Callable[[int], tuple[Cost, int]]
+) -> dict[int, list[Cost]]:
+    """What runs of each size cost, the sizes in turn."""
+    runs: dict[int, list[Cost]] = {size: [] for size in sizes}
+    for turn in range(number):
+        for size in sizes:
+            cost, changed = run(size)
+            if changed:
+                sys.exit(f"the deploy of {size} hosts changed {changed} things; nothing was new")
+            runs[size].append(cost)
+            _say(f"round {turn + 1}: {size} hosts {cost}")
+    return runs
 
 
 def report(runs: dict[int, list[Cost]]) -> None:
