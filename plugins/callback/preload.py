@@ -22,11 +22,12 @@ with contextlib.suppress(ImportError):  # the filters say it
     import roost.plan.gate
     import roost.preflight
     import roost.releases  # noqa: F401  # for those that are forked later
-    from roost import catalog
+    from roost import catalog, programs
     from roost.errors import RoostError
 
     with contextlib.suppress(RoostError):  # who needs it says what is wrong with it
         catalog.current()
+    programs.watchdog()
 
 # All this stays to the end: no collector, here or in a worker, need look through it again.
 gc.freeze()

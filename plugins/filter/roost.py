@@ -27,6 +27,7 @@ try:
         gateway,
         hosts,
         preflight,
+        programs,
         pulls,
         references,
         releases,
@@ -68,6 +69,19 @@ def roost_probe(_: object) -> str:
     return hosts.probe_script()
 
 
+def roost_seen_image(probe: str) -> dict[str, Any]:
+    """What the probe saw of the image that it was given: ``{status, json}``, see the facts."""
+    try:
+        return hosts.parse(probe).image
+    except RoostError:  # the preflight says it
+        return {"status": -1}
+
+
+def roost_watchdog_program(folder: str) -> dict[str, str]:
+    """SHA-256 of the files of the watchdog's program by path, if they were in this directory."""
+    return {f"{folder}/{name}": digest for name, digest in programs.watchdog().items()}
+
+
 def roost_cuda(given: Mapping[str, Any]) -> dict[str, Any]:
     """The command that tries CUDA in a deployment's image, as ``{argv, stdin}``."""
     resolved = _deployment(given)
@@ -94,7 +108,6 @@ def roost_preflight(
     given: Mapping[str, Any],
     probe: str,
     snapshots: Sequence[Mapping[str, Any]],
-    image: Mapping[str, Any],
     registry: Mapping[str, Any],
     check_mode: bool,
     hub_token: str | None = None,
@@ -105,23 +118,23 @@ def roost_preflight(
         given: The deployment.
         probe: What the probe printed.
         snapshots: A result of ``hf_snapshot`` in check mode for each of the weights.
-        image: Docker's answer about the image on the host (a result of ``uri``).
         registry: Docker's answer about the image in the registry, or a skipped task.
         check_mode: Then nothing is fetched, and an outage is worth a warning only.
         hub_token: The site's, for the configs of gated repositories.
 
     Returns:
-        ``{errors, remarks, plan, lacks, services, plain_registry}``: texts, empty where there is
-        nothing to say, the plan with its verdict, whether the host ``lacks`` ``weights``, the
-        ``image``, or something to run ``containers``, what it has of roost's own ``services``, and
-        the site's registry without TLS, if it has one. Remarks are warnings and notes, each
-        beginning with its severity.
+        ``{errors, remarks, plan, lacks, services, image, plain_registry}``: texts, empty where
+        there is nothing to say, the plan with its verdict, whether the host ``lacks`` ``weights``,
+        the ``image``, or something to run ``containers``, what it has of roost's own ``services``
+        and of the ``image``, and the site's registry without TLS, if it has one. Remarks are
+        warnings and notes, each beginning with its severity.
     """
     wanted = _deployment(given)
     try:
         facts = hosts.parse(probe)
     except RoostError as error:
         return {"errors": str(error), "remarks": "", "plan": None, "lacks": None, "services": None}
+    image = facts.image
     missing = [
         snapshot.get("bytes", weights.bytes or 0)
         for weights, snapshot in zip(wanted.weights, snapshots, strict=True)
@@ -177,9 +190,11 @@ def roost_preflight(
             "image": image.get("status") != 200,
             "containers": not facts.holds_containers(wanted.plain_registry),
         },
+        "image": image,
         "plain_registry": wanted.plain_registry,
         "services": {
             "units": facts.units,
+            "program": facts.program,
             "watchdog_at_boot": facts.watchdog_at_boot,
             "watchdog_runs": facts.condition.watchdog is not None
             and facts.condition.watchdog.active,
@@ -387,6 +402,8 @@ class FilterModule:
         filters: dict[str, Callable[..., Any]] = {
             "roost_resolve": roost_resolve,
             "roost_probe": roost_probe,
+            "roost_seen_image": roost_seen_image,
+            "roost_watchdog_program": roost_watchdog_program,
             "roost_cuda": roost_cuda,
             "roost_cuda_verdict": roost_cuda_verdict,
             "roost_preflight": roost_preflight,

@@ -11,7 +11,7 @@ import json
 import re
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -85,6 +85,11 @@ class HostFacts(_Facts):
     watchdog_at_boot: bool = False
     #: SHA-256 of roost's unit files by name, of those with owner and mode as a deploy writes them.
     units: dict[str, str] = {}
+    #: SHA-256 of the files of the watchdog's program by path.
+    program: dict[str, str] = {}
+    #: What Docker's API answers about the image that was asked for: ``{status, json}``, as
+    #: Ansible's ``uri`` would register it; status -1 where nobody asked, or nobody answered.
+    image: dict[str, Any] = {"status": -1}
     containers: dict[str, list[int]]
     models_free_bytes: int | None
     models_filesystem: str | None
@@ -124,7 +129,7 @@ class HostFacts(_Facts):
 
 
 def probe_script() -> str:
-    """The shell text to run as ``sh -s -- MODEL_DIR``."""
+    """The shell text to run as ``sh -s -- MODEL_DIR [IMAGE]``."""
     return resources.files("roost").joinpath("probe.sh").read_text(encoding="utf-8")
 
 
@@ -163,7 +168,12 @@ def parse(text: str) -> HostFacts:
         docker_at_boot=sections.get("docker_unit", (1, ""))[1].strip() == "enabled",
         container_modules=sections.get("container_modules", (1, ""))[0] == 0,
         watchdog_at_boot=sections.get("watchdog_at_boot", (1, ""))[1].strip() == "enabled",
-        units=_units(sections.get("units", (1, ""))[1]),
+        units={
+            Path(path).name: digest
+            for path, digest in _digests(sections.get("units", (1, ""))[1]).items()
+        },
+        program=_digests(sections.get("program", (1, ""))[1]),
+        image=_image(*sections.get("image", (1, ""))),
         containers=_containers(*sections["containers"]),
         models_free_bytes=models_free,
         models_filesystem=models_filesystem,
@@ -255,9 +265,23 @@ def _containers(code: int, output: str) -> dict[str, list[int]]:
     return containers
 
 
-def _units(output: str) -> dict[str, str]:
+def _digests(output: str) -> dict[str, str]:
     lines = (line.split() for line in output.splitlines())
-    return {Path(words[1]).name: words[0] for words in lines if len(words) == 2}
+    return {words[1]: words[0] for words in lines if len(words) == 2}
+
+
+def _image(code: int, output: str) -> dict[str, Any]:
+    if code != 0:
+        # Its command says only in words that there is none: "No such image: …", in newer ones
+        # "no such object: …".
+        absent = re.search(r"no such (image|object)", output, flags=re.IGNORECASE)
+        return {"status": 404 if absent else -1}
+    try:
+        found = json.loads(output.splitlines()[-1])
+        labels = (found.get("Config") or {}).get("Labels") or {}
+        return {"status": 200, "json": {"Id": str(found["Id"]), "Config": {"Labels": labels}}}
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return {"status": -1}
 
 
 def _meminfo(output: str) -> dict[str, int]:

@@ -1,8 +1,9 @@
 # What a host is, read without changing it and without root. Prints one section per question:
 #   ==> name rc
 #   output…
-# Run as `sh -s -- MODEL_DIR`; parsed by roost.hosts, which has the names and their meaning.
+# Run as `sh -s -- MODEL_DIR [IMAGE]`; parsed by roost.hosts, which has the names and their meaning.
 model_dir=$1
+image=${2:-}
 LC_ALL=C
 export LC_ALL
 
@@ -105,6 +106,11 @@ units() {
         -exec sha256sum {} +
 }
 
+program() {
+    # The files of the program that the watchdog runs, and whatever else is among them.
+    find /usr/local/lib/roost/onhost -type f -exec sha256sum {} +
+}
+
 docker_root() {
     root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
     existing_parent "${root:-/var/lib/docker}"
@@ -139,6 +145,8 @@ section watchdog cat /var/lib/roost/watchdog/state.json
 section watchdog_unit systemctl is-active roost-watchdog
 section watchdog_at_boot systemctl is-enabled roost-watchdog
 section units units
+section program program
 section docker_unit systemctl is-enabled docker
 section container_modules container_modules
+[ -z "$image" ] || section image docker image inspect --format '{{json .}}' "$image"
 section python sh -c 'command -v python3'

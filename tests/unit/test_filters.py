@@ -11,15 +11,14 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from tests.unit.deployments import DRAFTER, ORNITH, WEIGHTS, deployment, write_lock
 from tests.unit.plugins import load
-from tests.unit.probes import probe_output
+from tests.unit.probes import Section, probe_output
 
 from roost.plan.reading import NotReadError
 
 filters = load("filter", "roost")
 
 PRESENT: dict[str, Any] = {"changed": False, "present": True, "bytes": 0}
-IMAGE_HERE = {"status": 200}
-IMAGE_ABSENT = {"status": 404}
+IMAGE_ABSENT = (1, "Error response from daemon: No such image: of/it@sha256:1")
 IMAGE_ID = "sha256:" + "9" * 64
 NOT_ASKED = {"skipped": True}
 
@@ -33,15 +32,14 @@ def findings(
     *,
     probe: str | None = None,
     snapshots: list[dict[str, Any]] | None = None,
-    image: dict[str, Any] = IMAGE_HERE,
+    image: Section | None = None,
     registry: dict[str, Any] = NOT_ASKED,
     check_mode: bool = False,
 ) -> dict[str, Any]:
     found: dict[str, Any] = filters.roost_preflight(
         wanted,
-        probe or probe_output(),
+        probe or probe_output(**({"image": image} if image else {})),
         snapshots or [PRESENT, PRESENT],
-        image,
         registry,
         check_mode,
     )
@@ -75,18 +73,20 @@ def test_a_healthy_host_has_nothing_said_against_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("snapshots", "image", "lacks"),
     [
-        ([PRESENT, PRESENT], IMAGE_HERE, (False, False)),
-        ([PRESENT, {"present": False, "bytes": 1}], IMAGE_HERE, (True, False)),
+        ([PRESENT, PRESENT], None, (False, False)),
+        ([PRESENT, {"present": False, "bytes": 1}], None, (True, False)),
         # What could not be asked for is not known to be there.
-        ([PRESENT, {"failed": True, "msg": "MODULE FAILURE"}], IMAGE_HERE, (True, False)),
+        ([PRESENT, {"failed": True, "msg": "MODULE FAILURE"}], None, (True, False)),
         ([PRESENT, PRESENT], IMAGE_ABSENT, (False, True)),
-        ([PRESENT, PRESENT], {"status": -1}, (False, True)),
+        # The daemon's socket: no image was asked for.
+        ([PRESENT, PRESENT], (1, "docker.sock: no such file or directory"), (False, True)),
+        ([PRESENT, PRESENT], (0, "[]"), (False, True)),
     ],
 )
 def test_what_the_host_lacks_is_what_was_not_seen_on_it(
     tmp_path: Path,
     snapshots: list[dict[str, Any]],
-    image: dict[str, Any],
+    image: Section | None,
     lacks: tuple[bool, bool],
 ) -> None:
     found = findings(given(tmp_path), snapshots=snapshots, image=image)
@@ -95,7 +95,7 @@ def test_what_the_host_lacks_is_what_was_not_seen_on_it(
 
 def test_services_are_those_that_the_probe_saw(tmp_path: Path) -> None:
     found = findings(given(tmp_path))["services"]
-    assert found == {"units": {}, "watchdog_at_boot": False, "watchdog_runs": False}
+    assert found == {"units": {}, "program": {}, "watchdog_at_boot": False, "watchdog_runs": False}
 
 
 @pytest.mark.parametrize(
@@ -142,13 +142,17 @@ def test_an_image_that_docker_cannot_be_asked_for_is_not_counted_again(tmp_path:
     away = (1, "Cannot connect to the Docker daemon at unix:///var/run/docker.sock.")
     tight = "Filesystem 1K-blocks Used Available Capacity Mounted\n/dev/x 9999999 1 1500000 1% /"
     probe = probe_output(
-        docker=away, containers=away, disk_models=(0, tight), disk_docker=(0, tight)
+        docker=away,
+        containers=away,
+        image=away,
+        disk_models=(0, tight),
+        disk_docker=(0, tight),
     )
-    found = findings(given(tmp_path), probe=probe, image={"status": -1})
+    found = findings(given(tmp_path), probe=probe)
     assert found["errors"] == ""
     assert found["remarks"].startswith("warning: docker: saw Cannot connect")
-    absent = probe_output(disk_models=(0, tight), disk_docker=(0, tight))
-    assert "disk: saw" in findings(given(tmp_path), probe=absent, image=IMAGE_ABSENT)["errors"]
+    absent = probe_output(disk_models=(0, tight), disk_docker=(0, tight), image=IMAGE_ABSENT)
+    assert "disk: saw" in findings(given(tmp_path), probe=absent)["errors"]
 
 
 def test_every_error_is_listed(tmp_path: Path) -> None:
@@ -246,19 +250,19 @@ def test_a_built_image_must_say_that_it_is_the_build_of_the_recipe(
     tmp_path: Path, labels: dict[str, str] | None, allowed: bool, refused: bool
 ) -> None:
     wanted = built(tmp_path, allow_unlocked=allowed)
-    image = {"status": 200, "json": {"Id": IMAGE_ID, "Config": {"Labels": labels}}}
-    found = findings(wanted, image=image, registry={"skipped": True})
+    image = json.dumps({"Id": IMAGE_ID, "Config": {"Labels": labels}})
+    found = findings(wanted, image=(0, image), registry={"skipped": True})
     assert ("built from something else" in found["errors"]) == refused
     assert bool(found["errors"]) == refused
 
 
 def test_docker_that_does_not_run_cannot_be_asked_for_a_built_image(tmp_path: Path) -> None:
     away = (1, "Cannot connect to the Docker daemon")
-    probe = probe_output(docker=away, containers=away)
-    found = findings(built(tmp_path), probe=probe, image={"status": -1})
+    probe = probe_output(docker=away, containers=away, image=away)
+    found = findings(built(tmp_path), probe=probe)
     assert "Docker does not run, and cannot be asked for" in found["errors"]
-    missing = probe_output(docker=(127, ""), containers=(127, ""))
-    found = findings(built(tmp_path), probe=missing, image={"status": -1})
+    missing = probe_output(docker=(127, ""), containers=(127, ""), image=(127, ""))
+    found = findings(built(tmp_path), probe=missing)
     assert "no image" in found["errors"]
     assert "cannot be asked" not in found["errors"]
 
@@ -416,7 +420,7 @@ def test_the_plan_reads_gated_configs_with_the_sites_token(
 
     monkeypatch.setattr("roost.plan.reading.from_hub", read)
     filters.roost_preflight(
-        given(tmp_path), probe_output(), [PRESENT, PRESENT], IMAGE_HERE, NOT_ASKED, False, "hf_mine"
+        given(tmp_path), probe_output(), [PRESENT, PRESENT], NOT_ASKED, False, "hf_mine"
     )
     assert tokens == ["hf_mine", "hf_mine"]
 

@@ -208,3 +208,11 @@ def test_probe_runs_on_this_machine_and_parses(tmp_path: Path) -> None:
     assert facts.memory_total_bytes > 2**28
     assert facts.models_free_bytes == pytest.approx(shutil.disk_usage(tmp_path).free, rel=0.2)
     assert not (tmp_path / "not").exists()
+    # Of no image that it was not given.
+    assert facts.image == {"status": -1}
+
+
+def test_an_image_that_is_there_is_known_by_its_id_and_labels() -> None:
+    said = 'WARNING: a line of Docker\'s\n{"Id":"sha256:9","Config":{"Labels":null},"Size":1}'
+    image = hosts.parse(probe_output(image=(0, said))).image
+    assert image == {"status": 200, "json": {"Id": "sha256:9", "Config": {"Labels": {}}}}

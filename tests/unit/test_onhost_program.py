@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from roost import programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,6 +43,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert not dest.exists()
     assert put(dest)["changed"]
     return dest
+
+
+def test_the_controller_knows_what_is_in_it(program: Path) -> None:
+    here = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in program.iterdir()}
+    assert programs.watchdog() == here
 
 
 def test_the_hosts_own_python_runs_it_from_there(program: Path) -> None:
