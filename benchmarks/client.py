@@ -37,7 +37,7 @@ from roost.ssh import Remote
 
 TOLERANCE = 0.05
 PROMPTS, TOKENS = 6, 64
-DIRECTORY = PurePosixPath("/tmp")  # noqa: S108  # in the container
+DIRECTORY = PurePosixPath("/tmp/roost-client")  # noqa: S108  # in the container
 
 #: Seconds to the first token, and for each after it, by prompt.
 Times = dict[str, list[tuple[float, float]]]
@@ -52,20 +52,22 @@ def by_harness(
         base_url=f"http://127.0.0.1:{deployment.spec.ports[0].container}",
         served_name=deployment.served_name,
         tokenizer=MODEL_PATH,
-        prompts=DIRECTORY / "roost-client.jsonl",
+        prompts=DIRECTORY / "prompts.jsonl",
         count=len(prompts),
         concurrency=1,
         output_tokens=TOKENS,
         ignore_eos=True,
-        result=DIRECTORY / "roost-client.result.json",
+        result=DIRECTORY / "result.json",
     )
     rows = "\n".join(json.dumps({"prompt": one.text}) for one in prompts)
-    write = ["docker", "exec", "-i", container, "sh", "-c", f"cat > {load.prompts}"]
+    write = ["docker", "exec", "-i", container, "sh", "-c"]
+    write.append(f"mkdir -p {DIRECTORY} && cat > {load.prompts}")
     assert remote.run(write, rows).rc == 0
     words = harness.vllm_command(load)
     words[words.index("openai")] = "openai-chat"
     words[words.index("/v1/completions")] = "/v1/chat/completions"
-    done = remote.run(harness.in_container(container, words, limit_s=600), timeout=660)
+    argv = harness.in_container(container, words, folder=DIRECTORY, limit_s=600)
+    done = remote.run(argv, timeout=660, attended=True)
     assert done.rc == 0, done.err[-2000:]
     result = harness.parse_vllm(
         remote.run(["docker", "exec", container, "cat", str(load.result)]).out

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -124,7 +124,7 @@ def main() -> None:
     report(runs)
 
 
-def report(runs: dict[str, Sequence[float]]) -> None:
+def report(runs: Mapping[str, Sequence[float]]) -> None:
     """The table for docs/performance.md."""
     medians = {case: statistics.median(seconds) for case, seconds in runs.items()}
     fixed = medians["nothing to fetch"]

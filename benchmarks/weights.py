@@ -165,7 +165,8 @@ def serve(store: Path, rate: float | None) -> None:
 @contextmanager
 def serving(store: Path, rate: float | None = None) -> Iterator[tuple[str, str]]:
     """The addresses of hub and storage, in a process of their own."""
-    argv = [sys.executable, __file__, "--serve", store, *(["--rate", str(rate)] if rate else [])]
+    argv = [sys.executable, __file__, "--serve", str(store)]
+    argv += ["--rate", str(rate)] if rate else []
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
