@@ -1061,7 +1061,25 @@ def explaining(snapshot: Snapshot) -> Iterator[None]:
                 f"{snapshot.name}: {where} may not be written by uid {os.geteuid()}",
                 "Deploy with become, or give that directory to the user",
             ) from None
-        raise
+        if error.errno in {errno.EEXIST, errno.ENOTDIR}:
+            raise SnapshotError(
+                "target",
+                f"{snapshot.name}: {_no_directory(Path(where))} is in the way: a directory belongs "
+                "there, and it is none",
+                "Look what it is (a link to a disk that is not mounted?) and move it away, or set "
+                "roost_model_dir to another",
+            ) from None
+        raise SnapshotError(
+            "target",
+            f"{snapshot.name}: {where} cannot be written ({error.strerror or error})",
+            "Look at that disk (`dmesg` on the host), or set roost_model_dir to another",
+        ) from None
+
+
+def _no_directory(path: Path) -> Path:
+    """The first on the way to a path that is there and no directory."""
+    way = [*reversed(path.parents), path]
+    return next((one for one in way if os.path.lexists(one) and not one.is_dir()), path)
 
 
 def result(

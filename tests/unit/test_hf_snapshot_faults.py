@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -437,6 +438,33 @@ def test_a_target_that_belongs_to_root(site: Site) -> None:
     assert caught.value.reason == "target"
     assert "may not be written by uid 65534" in str(caught.value)
     assert "become" in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["models", "partial"])
+@pytest.mark.parametrize("link", [False, True])
+def test_something_else_where_a_directory_belongs(site: Site, place: str, link: bool) -> None:
+    there = site.models if place == "models" else site.parts.parent
+    there.parent.mkdir(parents=True, exist_ok=True)
+    if link:
+        there.symlink_to("/nowhere/at/all")  # as to a disk that is not mounted
+    else:
+        there.touch()
+    failure = site.failure()
+    assert (failure.reason, failure.outage) == ("target", False)
+    assert f"{there} is in the way" in str(failure)
+    there.unlink()
+    comes_again(site)
+
+
+def test_a_disk_that_is_broken(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(path: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(hf_snapshot, "_flush", broken)
+    failure = site.failure()
+    assert (failure.reason, failure.outage) == ("target", False)
+    assert "cannot be written (Input/output error)" in str(failure)
+    assert "dmesg" in str(failure)
 
 
 # -- processes
