@@ -1111,6 +1111,13 @@ def ensure(module: AnsibleModule) -> dict[str, Any]:
             "commit (40 hexadecimal digits)",
             "Run `roost lock`",
         )
+    # An error about such a header would have the token in it, written otherwise than Ansible hides.
+    if not re.fullmatch(r"[!-~]*", module.params["token"] or ""):
+        raise SnapshotError(
+            "token",
+            "the token has a character that no token has (a line break at its end, for example)",
+            "Correct roost_hub_token",
+        )
     if not re.match(r"https?://", module.params["endpoint"]):
         raise SnapshotError(
             "usage",

@@ -352,6 +352,17 @@ def test_the_token_goes_to_the_hub_and_not_to_its_storage(site: Site) -> None:
     assert "authorization" not in elsewhere.requests[0].headers
 
 
+@pytest.mark.parametrize("token", [f"{TOKEN}\n", f"{TOKEN}\u2026"])
+def test_a_token_that_is_none_is_refused_and_not_shown(site: Site, token: str) -> None:
+    with running(site, token=token) as process:
+        assert process.stdout
+        said = json.loads(process.stdout.read())
+    assert said["reason"] == "token"
+    assert "Correct roost_hub_token" in said["msg"]
+    assert TOKEN not in json.dumps(said)
+    assert site.hub.requests == []
+
+
 def test_a_renamed_repository_is_followed_with_the_token(site: Site) -> None:
     old = f"/api/models/roost-lab/old/revision/{site.commit}"
     site.hub.order(
