@@ -204,6 +204,13 @@ def _file_size(where: str, response: httpx2.Response) -> int | None:
 def _client(endpoint: str | None, token: str | None) -> HfApi:
     from huggingface_hub import HfApi
 
+    if token and not re.fullmatch(r"[!-~]+", token):
+        # What is raised about such a header has the token in it.
+        raise RoostError(
+            "the hub's token has a character that no token has",
+            why="a line break at its end, for example",
+            fix="correct roost_hub_token",
+        )
     api = HfApi(endpoint=endpoint and endpoint.rstrip("/"), token=token)
     if token is None and api.endpoint.startswith("http://"):
         # A token that the environment happens to hold does not go over the wire in the clear.

@@ -115,3 +115,11 @@ def test_a_slash_at_the_end_of_the_address_does_no_harm(standin: StandinHub) -> 
 def test_nobody_answers() -> None:
     with pytest.raises(RoostError, match="the hub cannot be reached"):
         hub.resolve(REPOSITORY, "http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("token", ["hf_secret\n", "hf_sécret"])
+def test_a_token_that_is_none_is_refused_and_not_shown(standin: StandinHub, token: str) -> None:
+    with pytest.raises(RoostError, match="correct roost_hub_token") as caught:
+        hub.resolve(REPOSITORY, standin.url, token)
+    assert token.strip() not in str(caught.value)
+    assert standin.authorizations == []
