@@ -264,6 +264,7 @@ class Hub:
         where: str,
         path: str,
         *,
+        query: str = "",
         timeout: float | None = None,
         headers: dict[str, str] | None = None,
         head_only: bool = False,
@@ -274,7 +275,7 @@ class Hub:
             SnapshotError: No answer, or one that is no success.
         """
         request = urllib.request.Request(  # noqa: S310  # http(s), see ensure
-            self.endpoint + urllib.parse.quote(path, safe="/?=&"),
+            self.endpoint + urllib.parse.quote(path) + query,
             headers={"User-Agent": "roost", "Accept-Encoding": "identity", **(headers or {})},
             method="HEAD" if head_only else "GET",
         )
@@ -618,7 +619,7 @@ class Snapshot:
             right = right and chosen in ([[], []], [self.allow, self.ignore])
             for path, known in record["files"].items():
                 right = right and (self.dest / path).stat().st_size == known["size"]
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
         return record if right else None
 
@@ -655,9 +656,9 @@ class Snapshot:
                     raise
 
     def _ask(self) -> list[File]:
-        path = f"/api/models/{self.repo}/revision/{self.revision}?blobs=true"
+        path = f"/api/models/{self.repo}/revision/{self.revision}"
         try:
-            with self.hub.open(self.where, path) as response:
+            with self.hub.open(self.where, path, query="?blobs=true") as response:
                 document = json.load(response)
             commit, files = document["sha"], [self._file(one) for one in document["siblings"]]
         except (OSError, http.client.HTTPException) as error:
@@ -674,6 +675,14 @@ class Snapshot:
                 f"{self.where}: the hub answers with another commit ({commit})",
                 "Check what answers at roost_hub_endpoint",
             )
+        paths = {file.path for file in files}
+        folders = {str(folder) for path in paths for folder in Path(path).parents}
+        if len(paths) < len(files) or paths & folders:
+            raise SnapshotError(
+                "hub_error",
+                f"{self.where}: the hub lists a file twice, or as a directory too",
+                "Check what answers at roost_hub_endpoint",
+            )
         chosen = [file for file in files if self.wanted(file.path)]
         if not chosen:
             raise SnapshotError(
@@ -685,8 +694,12 @@ class Snapshot:
 
     def _file(self, entry: dict[str, Any]) -> File:
         path, lfs = entry["rfilename"], entry.get("lfs")
-        parts = Path(path).parts
-        if path.startswith("/") or ".." in parts or parts[0] in {RECORD, PARTS, XET}:
+        parts = path.split("/")
+        if (
+            {"", ".", ".."}.intersection(parts)
+            or parts[0] in {RECORD, PARTS, XET}
+            or re.search(r"[\0-\x1f\x7f\ud800-\udfff]", path)
+        ):
             raise SnapshotError(
                 "hub_error",
                 f"{self.where}: the hub lists a file that cannot be one of a repository: {path!r}",

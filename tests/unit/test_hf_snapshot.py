@@ -67,6 +67,15 @@ def test_check_mode_counts_only_what_is_not_there_yet(site: Site) -> None:
     assert site.ensure(check_mode=True)["bytes"] == site.bytes - 300_000
 
 
+def test_names_that_mean_something_in_an_address(site: Site) -> None:
+    for name in ("why?.txt", "a&b=c.txt", "#1.txt", "50%.txt", "a b;c.txt", "ü.txt", "back\\slash"):
+        (site.source / name).write_text(name)
+    (site.source / "empty").touch()
+    site.commit = site.publish()
+    assert site.ensure()["files"] == 12
+    assert site.is_whole()
+
+
 def test_patterns_choose_files(site: Site) -> None:
     (site.source / "original").mkdir()
     (site.source / "original" / "weights.bin").write_bytes(b"0" * 1000)

@@ -196,11 +196,30 @@ def test_a_file_with_no_hash_is_not_taken_on_trust(site: Site) -> None:
     assert "no SHA-256" in str(site.failure())
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/x", ".roost.json", ".roost-parts/x", "a/../../x"])
-def test_a_file_outside_the_repository_is_refused(site: Site, path: str) -> None:
-    body = json.dumps({"sha": site.commit, "siblings": [{"rfilename": path, "size": 1}]}).encode()
+def lists(site: Site, *paths: str) -> None:
+    """Have the hub list files of one byte with these paths."""
+    siblings = [{"rfilename": path, "size": 1} for path in paths]
+    body = json.dumps({"sha": site.commit, "siblings": siblings}).encode()
     site.hub.order(site.commit, faulty.answer(200, {}, body))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("../x", "/etc/x", ".roost.json", "./.roost.json", ".roost-parts/x", "a/../../x"),
+        *("", ".", "a/", "a//b", "a\0b", "a\nb", "a\ud800"),
+    ],
+)
+def test_a_file_outside_the_repository_is_refused(site: Site, path: str) -> None:
+    lists(site, path)
     assert "cannot be one of a repository" in str(site.failure())
+
+
+@pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), ("a/b", "a/b/c/d")])
+def test_files_that_are_in_each_others_way_are_refused(site: Site, paths: tuple[str, str]) -> None:
+    lists(site, *paths)
+    assert "lists a file twice" in str(site.failure())
+    assert site.hub.of(paths[0]) == []
 
 
 def test_an_answer_about_another_commit_is_refused(site: Site) -> None:
