@@ -133,6 +133,15 @@ def test_a_run_that_was_killed_while_it_replaced_a_directory_is_mended(site: Sit
     assert site.is_whole()
 
 
+@pytest.mark.parametrize("text", ["", "{}", "null", "[]", '"x"', '{"repo'])
+def test_a_record_that_cannot_be_read_is_written_anew(site: Site, text: str) -> None:
+    site.ensure()
+    (site.dest / ".roost.json").write_text(text)
+    outcome = site.ensure()
+    assert (outcome["changed"], outcome["bytes"]) == (True, 0)
+    assert site.is_whole()
+
+
 def _lacks_a_shard(site: Site) -> None:
     (site.source / SECOND).unlink()
 

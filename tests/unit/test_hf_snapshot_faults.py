@@ -497,6 +497,13 @@ def test_a_disk_that_is_broken(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     assert "dmesg" in str(failure)
 
 
+def test_a_name_that_is_too_long_for_the_disk(site: Site) -> None:
+    lists(site, "x" * 300)
+    failure = site.failure()
+    assert (failure.reason, failure.outage) == ("target", False)
+    assert "File name too long" in str(failure)
+
+
 # -- processes
 
 
