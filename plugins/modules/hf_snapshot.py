@@ -221,6 +221,21 @@ class File:
         # What is not in LFS is named as git names a blob.
         return hashlib.sha1(f"blob {self.size}\0".encode(), usedforsecurity=False)
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """What is written down of it."""
+        return {"size": self.size, "sha256": self.sha256, "blob": self.blob}
+
+    def is_in(self, path: Path) -> bool:
+        """Whether a file on disk, which is read for that, is this one."""
+        if _size(path) != self.size:
+            return False
+        digest = self.digest()
+        with path.open("rb") as reading:
+            while chunk := reading.read(CHUNK):
+                digest.update(chunk)
+        return self.is_right(digest)
+
     def is_right(self, digest: Any) -> bool:
         """Whether that is the content the hub records, as far as it records any."""
         wanted = self.sha256 or self.blob
@@ -730,6 +745,8 @@ class Snapshot:
             Bytes that came over the network.
         """
         self.partial.mkdir(exist_ok=True)
+        shutil.rmtree(self.partial / XET, ignore_errors=True)  # of a run that was killed
+        self.reconsider(files)
         self.adopt(files)
         self.check_space(files)
         moved = self.download_xet(files) if self.offers_xet(files) else 0
@@ -739,19 +756,30 @@ class Snapshot:
         self.publish(files)
         return moved
 
+    def reconsider(self, files: list[File]) -> None:
+        """Keep what an earlier run verified only if the hub says of it today what it said then.
+
+        Another hub, or one that has changed its mind, may record other content under a name.
+        """
+        try:
+            text = (self.partial / RECORD).read_text(encoding="utf-8")
+            verified: dict[str, Any] = json.loads(text)["files"]
+        except (OSError, ValueError, KeyError, TypeError):
+            verified = {}
+        for file in files:
+            here = self.partial / file.path
+            if here.exists() and verified.get(file.path) != file.record and not file.is_in(here):
+                here.unlink()
+        self._write_record(files)
+
     def adopt(self, files: list[File]) -> None:
         """What is right of a directory that is damaged, or lacks files, need not come again."""
         for file in files:
             there, here = self.dest / file.path, self.partial / file.path
-            if not here.exists() and _size(there) == file.size:
-                digest = file.digest()
-                with there.open("rb") as reading:
-                    while chunk := reading.read(CHUNK):
-                        digest.update(chunk)
-                if file.is_right(digest):
-                    here.parent.mkdir(parents=True, exist_ok=True)
-                    with contextlib.suppress(OSError):  # not every filesystem has links
-                        os.link(there, here)
+            if not here.exists() and file.is_in(there):
+                here.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):  # not every filesystem has links
+                    os.link(there, here)
 
     def check_space(self, files: list[File]) -> None:
         """Refuse before the first byte what would fill the disk."""
@@ -815,17 +843,12 @@ class Snapshot:
         moved = 0
         waiting = [f for f, size in self.missing(files) if f.sha256 and size == f.size]
         folder = self.partial / XET
-        shutil.rmtree(folder, ignore_errors=True)
         by_path = {file.path: file for file in waiting}
         with XetClient(self, folder, list(by_path)) as client:
             for path in client.arrived():
                 file, there = by_path[path], folder / path
-                digest = file.digest()
-                with there.open("rb") as reading:
-                    while chunk := reading.read(CHUNK):
-                        digest.update(chunk)
                 moved += file.size
-                if _size(there) != file.size or not file.is_right(digest):
+                if not file.is_in(there):
                     break
                 _flush(there)
                 self.take(there, file)
@@ -892,20 +915,7 @@ class Snapshot:
 
     def publish(self, files: list[File]) -> None:
         """Record, flush to disk, and make it visible with one rename."""
-        record = {
-            "repo": self.repo,
-            "revision": self.revision,
-            "endpoint": self.hub.endpoint,
-            "allow_patterns": self.allow,
-            "ignore_patterns": self.ignore,
-            "fetched": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "files": {
-                file.path: {"size": file.size, "sha256": file.sha256, "blob": file.blob}
-                for file in files
-            },
-        }
-        (self.partial / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        _flush(self.partial / RECORD)
+        self._write_record(files)
         for folder, _, _ in os.walk(self.partial):
             _flush(Path(folder))
         if self.dest.exists():
@@ -913,6 +923,19 @@ class Snapshot:
         self.partial.rename(self.dest)
         _flush(self.dest.parent)
         shutil.rmtree(self.replaced, ignore_errors=True)
+
+    def _write_record(self, files: list[File]) -> None:
+        record = {
+            "repo": self.repo,
+            "revision": self.revision,
+            "endpoint": self.hub.endpoint,
+            "allow_patterns": self.allow,
+            "ignore_patterns": self.ignore,
+            "fetched": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "files": {file.path: file.record for file in files},
+        }
+        (self.partial / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        _flush(self.partial / RECORD)
 
     def recover(self) -> None:
         """Bring back what a run that was killed while it replaced a directory had moved away."""
@@ -978,14 +1001,16 @@ class XetClient:
             "local_dir": str(folder),
             "paths": paths,
         }
-        # Nothing of it may land outside the directory, and no token that lies about is used.
+        # Nothing of it may land outside the directory, no token that lies about is used, and it
+        # says how it gets on, whatever this host's environment would have it do.
         home = {"HF_HOME": str(folder / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+        here = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TQDM_"))}
         self.process = subprocess.Popen(
             [sys.executable, "-c", XET_CLIENT],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **home},
+            env={**here, **home},
             bufsize=0,
         )
         assert self.process.stdin is not None  # noqa: S101  # for the type checker

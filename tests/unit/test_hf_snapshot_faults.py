@@ -307,6 +307,50 @@ def test_a_part_with_other_content_is_fetched_anew(site: Site) -> None:
     assert site.is_whole()
 
 
+def ends_with_one_whole(site: Site) -> Path:
+    """The partial directory of a run that ends when the first shard is whole, of two."""
+    partial = site.parts.parent
+
+    async def refuses(*call: Any) -> None:
+        while not (partial / FIRST).exists():
+            await asyncio.sleep(0.01)
+        await faulty.answer(503)(*call)
+
+    site.hub.order(SECOND, refuses)
+    site.failure(retries=0)
+    site.hub.behave()
+    return partial
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_was_whole_by_another_answer_of_the_hub_is_fetched_anew(
+    site: Site, recorded: bool
+) -> None:
+    right, commit = (site.source / FIRST).read_bytes(), site.commit
+    (site.source / FIRST).write_bytes(right[:-1] + b"x")
+    site.commit = site.publish()
+    other = ends_with_one_whole(site)
+    # As if that had been the answer about this commit.
+    site.commit = commit
+    other.rename(site.parts.parent)
+    if not recorded:  # by a version that wrote none
+        (site.parts.parent / ".roost.json").unlink()
+    (site.source / FIRST).write_bytes(right)
+    site.ensure()
+    assert site.is_whole()
+    assert len(site.hub.of(FIRST)) == 1
+
+
+def test_what_was_whole_is_not_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_with_one_whole(site)
+    read = []
+    monkeypatch.setattr(hf_snapshot.File, "is_in", lambda _, path: read.append(path.exists()))
+    site.ensure()
+    assert site.is_whole()
+    assert site.hub.of(FIRST) == []
+    assert not any(read)
+
+
 def test_wrong_content_is_fetched_once_more_and_never_visible(site: Site) -> None:
     site.hub.order(FIRST, faulty.altered)
     failure = site.failure()
@@ -425,6 +469,17 @@ def test_what_is_there_is_not_counted_twice(site: Site) -> None:
         (site.parts / SECOND).write_bytes(shard("second")[: SIZE // 2])
         assert site.ensure()["changed"]
         assert site.is_whole()
+
+
+@root_only
+def test_what_a_killed_client_left_is_not_in_the_way(site: Site) -> None:
+    with filesystem(site.models, "size=1100k"):
+        left = site.parts.parent / ".roost-xet" / ".cache" / "x.incomplete"
+        left.parent.mkdir(parents=True)
+        left.write_bytes(b"0" * 500_000)
+        site.ensure()
+        assert site.is_whole()
+        assert not (site.dest / ".roost-xet").exists()
 
 
 @root_only

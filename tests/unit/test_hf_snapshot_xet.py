@@ -62,14 +62,27 @@ def test_storage_that_falls_silent_is_left_for_http(site: Site) -> None:
     assert len(site.hub.of(FIRST)) == 1
 
 
-def test_the_client_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+#: Another host's way of using the client is no business of this one's.
+SET_ON_THE_HOST = {
+    "HF_TOKEN": "lies-about",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_CACHE": "{tmp_path}/elsewhere",
+    "HF_XET_CACHE": "{tmp_path}/elsewhere",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+}
+
+
+def test_the_client_itself(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # This hub has no Xet, and so the client fetches by HTTP: the rest is as with it.
     monkeypatch.setattr(hf_snapshot.Snapshot, "offers_xet", lambda *_: True)
     monkeypatch.setattr(hf_snapshot.Snapshot, "download", only_small_ones(hf_snapshot.Snapshot))
-    monkeypatch.setenv("HF_TOKEN", "lies-about")
+    for name, value in SET_ON_THE_HOST.items():
+        monkeypatch.setenv(name, value.format(tmp_path=tmp_path))
     assert site.ensure(token=TOKEN)["bytes"] == site.bytes
     assert site.is_whole()
     assert {one.headers["authorization"] for one in site.hub.requests} == {f"Bearer {TOKEN}"}
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def only_small_ones(snapshot: Any) -> Any:
