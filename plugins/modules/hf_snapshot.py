@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import email.utils
 import errno
 import fcntl
 import fnmatch
@@ -158,8 +159,9 @@ path:
 reason:
   description: >-
     Why it failed, one of V(network), V(dns), V(tls), V(timeout), V(hub_error), V(rate_limit),
-    V(token), V(gated), V(repository), V(revision), V(broken_off), V(stalled), V(truncated),
-    V(hash), V(not_weights), V(incomplete), V(disk), V(target), V(released), V(usage).
+    V(token), V(gated), V(forbidden), V(repository), V(revision), V(broken_off), V(stalled),
+    V(truncated), V(hash), V(not_weights), V(incomplete), V(disk), V(target), V(released),
+    V(usage).
   returned: failure
   type: str
 outage:
@@ -328,7 +330,14 @@ def no_answer(where: str, error: BaseException, timeout: float) -> SnapshotError
             "tls",
             f"{where}: no trusted connection to the hub ({text})",
             "Check this host's clock and certificates (a private mirror's authority must be among "
-            "them), and the hub's address (roost_hub_endpoint)",
+            "them), whether the mirror's own has expired, and roost_hub_endpoint",
+        )
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+        return SnapshotError(
+            "tls",
+            f"{where}: what answers there speaks no TLS, or none that this host speaks ({text})",
+            "Write http:// in roost_hub_endpoint if it is a mirror without TLS; else look what "
+            "answers at that address",
         )
     if isinstance(cause, TimeoutError):
         return SnapshotError(
@@ -367,6 +376,21 @@ MIRROR_REFUSALS = {
 }
 
 
+def asked_wait(headers: Any) -> float | None:
+    """Seconds that an answer asks to be left alone for, in whichever way it says so."""
+    after = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"[0-9]+", after):
+        return float(after)
+    # As huggingface.co has it (draft-ietf-httpapi-ratelimit-headers): r requests are left until a
+    # window ends in t seconds.
+    if found := re.search(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*([0-9]+)", headers.get("RateLimit", "")):
+        return float(found[1])
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(after).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
 def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> SnapshotError:
     """What an HTTP status of the hub means."""
     code = error.headers.get("X-Error-Code", "")
@@ -393,7 +417,7 @@ def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> Snap
             f"{where}: the hub does not know the token (expired, revoked or mistyped)",
             "Make a new one on the hub and set roost_hub_token",
         )
-    if code == "GatedRepo" or error.code == 403:
+    if code == "GatedRepo":
         if with_token:
             return SnapshotError(
                 "gated",
@@ -413,14 +437,21 @@ def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> Snap
             "asked without a token that opens it; the hub answers all three alike",
             "Check its name; for a private one set roost_hub_token",
         )
+    if error.code == 403:
+        host = urllib.parse.urlsplit(error.url).netloc
+        return SnapshotError(
+            "forbidden",
+            f"{where}: {host} forbids it (403{f', {said[:200]!r}' if said else ''})",
+            "If it is the hub, give the token (roost_hub_token) the right to read this repository; "
+            "if it is a proxy or a firewall, have it let that address through",
+        )
     if error.code == 416:
         return SnapshotError(
             "stale", f"{where}: the hub does not have the part that was asked for", "Deploy again"
         )
-    after = error.headers.get("Retry-After", "")
-    wait = float(after) if after.isdecimal() else None
+    wait = asked_wait(error.headers)
     if error.code == 429:
-        asks = f" and asks to wait {after} s" if wait is not None else ""
+        asks = f" and asks to wait {wait:.0f} s" if wait is not None else ""
         return SnapshotError(
             "rate_limit",
             f"{where}: the hub's rate limit is reached{asks}",

@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,12 @@ def test_a_certificate_that_nobody_vouches_for(site: Site, tmp_path: Path) -> No
     assert "certificates" in str(failure)
 
 
+def test_a_mirror_without_tls_that_is_asked_with(site: Site) -> None:
+    failure = site.failure(endpoint=site.endpoint.replace("http:", "https:"))
+    assert (failure.reason, failure.outage) == ("tls", False)
+    assert "Write http:// in roost_hub_endpoint" in str(failure)
+
+
 def test_something_else_than_a_hub(site: Site) -> None:
     page = faulty.answer(200, {"content-type": "text/html"}, b"<html>Please log in</html>")
     site.hub.order(site.commit, page)
@@ -118,9 +125,24 @@ def test_a_hub_in_trouble_is_asked_again_and_then_given_up(
 
 
 @pytest.mark.parametrize("place", ["commit", FIRST])
-def test_a_rate_limit_is_waited_out_as_long_as_the_hub_asks(site: Site, place: str) -> None:
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda: {"Retry-After": "1"},
+        lambda: {"Retry-After": formatdate(time.time() + 2, usegmt=True)},  # in whole seconds
+        # What huggingface.co says, and all that it says.
+        lambda: {
+            "RateLimit": '"resolvers";r=0;t=1',
+            "RateLimit-Policy": '"fixed window";q=5;w=300',
+        },
+    ],
+    ids=["seconds", "date", "window"],
+)
+def test_a_rate_limit_is_waited_out_as_long_as_the_hub_asks(
+    site: Site, place: str, asks: Callable[[], dict[str, str]]
+) -> None:
     suffix = site.commit if place == "commit" else place
-    site.hub.order(suffix, faulty.answer(429, {"Retry-After": "1"}), times=1)
+    site.hub.order(suffix, faulty.answer(429, asks()), times=1)
     began = time.monotonic()
     assert site.ensure()["changed"]
     assert time.monotonic() - began >= 1
@@ -135,8 +157,11 @@ def test_a_mirror_without_its_hub_is_asked_again(site: Site) -> None:
     assert len(site.hub.of(FIRST)) == 3
 
 
-def test_a_rate_limit_without_a_time_is_tried_like_an_outage(site: Site) -> None:
-    site.hub.order(site.commit, faulty.answer(429), times=2)
+@pytest.mark.parametrize("after", [None, "soon", "1.5", "-1"])
+def test_a_rate_limit_without_a_time_is_tried_like_an_outage(site: Site, after: str | None) -> None:
+    site.hub.order(
+        site.commit, faulty.answer(429, {"Retry-After": after} if after else {}), times=2
+    )
     assert site.ensure()["changed"]
 
 
@@ -158,6 +183,9 @@ REFUSALS = [
     # As M5 has it: no code at all.
     (401, "", "", None, "repository", "missing, private, or gated"),
     (401, "", "Invalid credentials in Authorization header", "old", "token", "expired"),
+    # No word of gates: a right that the token lacks, or something on the way.
+    (403, "", "Forbidden: enable access", "mine", "forbidden", "127.0.0.1:"),
+    (403, "", "", None, "forbidden", "a proxy or a firewall"),
     (404, "RevisionNotFound", "", None, "revision", "not this revision"),
     (404, "EntryNotFound", "", None, "incomplete", "does not have it"),
     # As our own mirror says it.
