@@ -908,7 +908,7 @@ class Snapshot:
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise self._broken(index, "is no index of shards") from None
             for tensor, shard in places:
-                path = str((index.parent / str(shard)).relative_to(self.partial))
+                path = os.path.relpath(index.parent / str(shard), self.partial)
                 if path not in held:
                     if self.wanted(path):
                         raise self._broken(index, f"names {shard}, which the repository lacks")
@@ -920,7 +920,9 @@ class Snapshot:
         with path.open("rb") as reading:
             start = reading.read(512)
             length = int.from_bytes(start[:8], "little")
-            if kind := another_kind(start):
+            # Of text the first bytes are too large a number, and of no header; but those of a right
+            # header may read as the beginning of a page.
+            if length > MOST_HEADER_BYTES and (kind := another_kind(start)):
                 raise self._broken(path, f"is {kind}, not weights", "not_weights")
             if len(start) < 8 or length > MOST_HEADER_BYTES or 8 + length > size:
                 raise self._broken(path, "has no header that a safetensors file begins with")
@@ -928,8 +930,12 @@ class Snapshot:
             try:
                 header = json.loads(reading.read(length))
                 header.pop("__metadata__", None)
-                end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+                end = 0
+                for begin, after in sorted(tensor["data_offsets"] for tensor in header.values()):
+                    if begin != end or after < begin:
+                        raise self._broken(path, "has tensors that overlap or leave holes")
+                    end = int(after)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 raise self._broken(path, "has a header that cannot be read") from None
         if 8 + length + end != size:
             raise self._broken(

@@ -180,6 +180,43 @@ def _has_a_broken_header(site: Site) -> None:
     (site.source / SECOND).write_bytes((9).to_bytes(8, "little") + b"{'not': 1}")
 
 
+def _has_a_header_without_end(site: Site) -> None:
+    text = b"[" * 200_000
+    (site.source / SECOND).write_bytes(len(text).to_bytes(8, "little") + text)
+
+
+def _tells(site: Site, *places: list[int]) -> None:
+    """A header that ends where the file does, and has its tensors at these places."""
+    tensors = {
+        f"second{number or ''}": {
+            "dtype": "U8",
+            "shape": [end - begin],
+            "data_offsets": [begin, end],
+        }
+        for number, (begin, end) in enumerate(places)
+    }
+    text = json.dumps(tensors).encode()
+    (site.source / SECOND).write_bytes(len(text).to_bytes(8, "little") + text + bytes(TENSOR))
+
+
+def _leaves_a_hole(site: Site) -> None:
+    _tells(site, [0, 1000], [2000, TENSOR])
+
+
+def _overlaps(site: Site) -> None:
+    _tells(site, [0, TENSOR], [2000, TENSOR])
+
+
+def _has_places_that_are_none(site: Site) -> None:
+    text = b'{"second": {"dtype": "U8", "shape": [1], "data_offsets": ["0", "1"]}}'
+    (site.source / SECOND).write_bytes(len(text).to_bytes(8, "little") + text + b"0")
+
+
+def _names_a_shard_elsewhere(site: Site) -> None:
+    index = {"weight_map": {"first": FIRST, "second": f"/etc/{SECOND}"}}
+    (site.source / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
 def _has_a_broken_index(site: Site) -> None:
     (site.source / "model.safetensors.index.json").write_text("<html>")
 
@@ -196,6 +233,11 @@ def _has_a_broken_index(site: Site) -> None:
         (_is_empty, "incomplete"),
         (_has_no_header, "incomplete"),
         (_has_a_broken_header, "incomplete"),
+        (_has_a_header_without_end, "incomplete"),
+        (_leaves_a_hole, "incomplete"),
+        (_overlaps, "incomplete"),
+        (_has_places_that_are_none, "incomplete"),
+        (_names_a_shard_elsewhere, "incomplete"),
         (_has_a_broken_index, "incomplete"),
     ],
 )
@@ -210,6 +252,24 @@ def test_a_repository_that_is_broken_on_the_hub_never_becomes_visible(
     assert failure.reason == reason
     assert "pin another one" in str(failure)
     assert not failure.outage
+
+
+@pytest.mark.parametrize("length", [ord("<") + 256, ord(" ") + 256 * ord("<")])
+def test_weights_whose_header_has_a_length_that_reads_like_a_page_are_weights(
+    site: Site, length: int
+) -> None:
+    (site.source / SECOND).write_bytes(padded(length))
+    assert verify_directory(site.source) == []
+    site.commit = site.publish()
+    site.ensure()
+    assert site.is_whole()
+
+
+def padded(length: int) -> bytes:
+    """The second shard with a header of so many bytes."""
+    whole = shard("second")
+    short = int.from_bytes(whole[:8], "little")
+    return length.to_bytes(8, "little") + whole[8 : 8 + short].ljust(length) + whole[8 + short :]
 
 
 def test_a_token_opens_a_gated_repository(site: Site) -> None:
