@@ -959,7 +959,7 @@ class Snapshot:
             self.dest.rename(self.replaced)
         self.partial.rename(self.dest)
         _flush(self.dest.parent)
-        shutil.rmtree(self.replaced, ignore_errors=True)
+        _remove(self.replaced)
 
     def _write_record(self, files: list[File]) -> None:
         record = {
@@ -978,7 +978,7 @@ class Snapshot:
         """Bring back what a run that was killed while it replaced a directory had moved away."""
         if self.replaced.exists():
             if self.dest.exists():
-                shutil.rmtree(self.replaced)
+                _remove(self.replaced)
             else:
                 self.replaced.rename(self.dest)
 
@@ -996,10 +996,10 @@ class Snapshot:
 
     def remove(self) -> None:
         """Out of sight with one rename, then gone; what a kill leaves is a partial download."""
-        shutil.rmtree(self.partial, ignore_errors=True)
+        _remove(self.partial)
         if self.dest.exists():
             self.dest.rename(self.partial)
-        shutil.rmtree(self.partial, ignore_errors=True)
+        _remove(self.partial)
         with contextlib.suppress(OSError):
             self.dest.parent.rmdir()  # its last revision
 
@@ -1091,6 +1091,14 @@ def _size(path: Path) -> int | None:
         return path.stat().st_size
     except OSError:
         return None
+
+
+def _remove(folder: Path) -> None:
+    """A directory; of a link to one, as somebody short of room makes them, the link."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _flush(path: Path) -> None:

@@ -133,6 +133,30 @@ def test_a_run_that_was_killed_while_it_replaced_a_directory_is_mended(site: Sit
     assert site.is_whole()
 
 
+def test_a_revision_that_was_moved_and_linked(site: Site, tmp_path: Path) -> None:
+    site.ensure()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(site.dest, elsewhere)
+    site.dest.symlink_to(elsewhere)
+    assert not site.ensure()["changed"]
+    for _ in range(2):
+        (site.dest / SECOND).unlink()
+        assert site.ensure()["changed"]
+        assert site.is_whole()
+    assert [path.name for path in site.dest.parent.iterdir()] == [site.commit]
+    assert (elsewhere / FIRST).exists()  # whose that is, nobody here knows
+
+
+def test_a_link_to_a_revision_is_removed_and_not_followed(site: Site, tmp_path: Path) -> None:
+    site.ensure()
+    elsewhere = tmp_path / "elsewhere"
+    shutil.move(site.dest, elsewhere)
+    site.dest.symlink_to(elsewhere)
+    assert site.ensure(state="absent")["changed"]
+    assert not site.dest.parent.exists()
+    assert (elsewhere / FIRST).exists()
+
+
 @pytest.mark.parametrize("text", ["", "{}", "null", "[]", '"x"', '{"repo'])
 def test_a_record_that_cannot_be_read_is_written_anew(site: Site, text: str) -> None:
     site.ensure()
