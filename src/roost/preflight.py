@@ -146,6 +146,7 @@ _REGISTRY: dict[pulls.Cause, tuple[str, Severity | None]] = {
     "login": ("registry_login", "warning"),
     "rate_limit": ("registry_rate_limit", None),
     "tls": ("registry_tls", None),
+    "trouble": ("registry_trouble", None),
     "unreachable": ("registry_unreachable", None),
 }
 

@@ -19,6 +19,8 @@ Cause = Literal[
     "rate_limit",
     "tls",
     "disk",
+    "damaged",
+    "trouble",
     "unreachable",
     "unknown",
 ]
@@ -30,6 +32,11 @@ _SAYS: tuple[tuple[Cause, str], ...] = (
     ("architecture", r"no matching manifest for|no match for platform"),
     ("disk", r"no space left on device|disk quota exceeded"),
     (
+        "damaged",
+        r"verification failed for digest|unexpected commit (digest|size)|failed size validation"
+        r"|does not match (provided )?digest",
+    ),
+    (
         "login",
         r"unauthorized|pull access denied|access to the resource is denied|\bdenied:"
         r"|authentication required|no basic auth|403 forbidden",
@@ -40,6 +47,10 @@ _SAYS: tuple[tuple[Cause, str], ...] = (
         "gone",
         r"manifest unknown|manifest for \S+ not found|no such manifest"
         r"|@sha256:[0-9a-f]{64}: not found",
+    ),
+    (
+        "trouble",
+        r"unexpected (http )?status\b.*\b5\d\d\b|\b50[0234] (internal|bad|service|gateway)",
     ),
     (
         "unreachable",
@@ -80,6 +91,16 @@ _EXPLAINED: dict[Cause, tuple[str, str]] = {
     "disk": (
         "the disk that holds Docker's data is full",
         "free space (`docker image prune`), or move Docker's data-root, and deploy again",
+    ),
+    "damaged": (
+        "what arrived is not what its digest names, and was not taken: a mirror or a proxy on the "
+        "way has a damaged copy, or alters it",
+        "deploy again; if it stays so, have the mirror forget its copy (docs/mirror.md), or read a "
+        "bundle again (`roost bundle --check`)",
+    ),
+    "trouble": (
+        "the registry, or the mirror before it, is in trouble (5xx); the image is not in question",
+        "wait and deploy again; on a mirror `journalctl -u 'roost-mirror-registry@*'` says more",
     ),
     "unreachable": (
         "the registry cannot be reached from this host",

@@ -52,6 +52,17 @@ def test_what_is_no_registrys_fault_is_looked_up_in_the_catalogue() -> None:
         ("Get https://r:5000/v2/: x509: certificate signed by unknown authority", "tls"),
         ("Get https://r:5000/v2/: http: server gave HTTP response to HTTPS client", "tls"),
         ("write /var/lib/docker/tmp/x: no space left on device", "disk"),
+        # Docker's own image store of a manifest and of a layer; then containerd's.
+        (f"manifest verification failed for digest {DIGEST}", "damaged"),
+        (f"{SDK}: Internal Server Error (\"filesystem layer verification failed for digest {DIGEST}\")", "damaged"),  # noqa: E501
+        (
+            'failed commit on ref "layer-x": commit failed: unexpected commit digest sha256:1, '
+            "expected sha256:2: failed precondition",
+            "damaged",
+        ),
+        ("received unexpected HTTP status: 502 Bad Gateway", "trouble"),
+        ("unexpected status from GET request to https://r/v2/: 503 Service Unavailable", "trouble"),
+        ("unexpected status from HEAD request to https://r/v2/x: 403 Forbidden", "login"),
         (
             "Get https://registry-1.docker.io/v2/: dial tcp: lookup registry-1.docker.io on "
             "127.0.0.53:53: no such host",
