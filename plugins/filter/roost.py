@@ -155,7 +155,7 @@ def roost_preflight(
         ),
         *_hub(snapshots, check_mode),
         *(
-            _registry(registry, wanted, check_mode)
+            _registry(registry, wanted, facts.architecture, check_mode)
             if wanted.spec.build is None
             else _built(image, wanted, asked=facts.docker is not None or not facts.docker_installed)
         ),
@@ -216,9 +216,18 @@ def _hub(snapshots: Sequence[Mapping[str, Any]], check_mode: bool) -> Iterator[F
             )
 
 
-def _registry(answer: Mapping[str, Any], wanted: Deployment, check_mode: bool) -> Iterator[Finding]:
+def _registry(
+    answer: Mapping[str, Any], wanted: Deployment, architecture: str, check_mode: bool
+) -> Iterator[Finding]:
     """What Docker's own question to the registry brought."""
-    if answer.get("skipped") or answer.get("status") == 200:
+    if answer.get("skipped"):
+        return
+    if answer.get("status") == 200:
+        platforms = (answer.get("json") or {}).get("Platforms") or []
+        found = {one["architecture"] for one in platforms if one.get("os") == "linux"}
+        # What the lock says of it is judged already; it may have been written without a registry.
+        if found and not wanted.requirements.image_bytes:
+            yield from preflight.image_architecture(architecture, found)
         return
     said = (answer.get("json") or {}).get("message") or answer.get("msg", "no answer")
     if pulls.cause(said) == "tls" and wanted.plain_registry:

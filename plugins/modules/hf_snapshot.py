@@ -438,10 +438,10 @@ def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> Snap
             "Check its name; for a private one set roost_hub_token",
         )
     if error.code == 403:
-        host = urllib.parse.urlsplit(error.url).netloc
+        host, said = urllib.parse.urlsplit(error.url).netloc, said[:200].replace(". ", "; ")
         return SnapshotError(
             "forbidden",
-            f"{where}: {host} forbids it (403{f', {said[:200]!r}' if said else ''})",
+            f"{where}: {host} forbids it (403{f', {said!r}' if said else ''})",
             "If it is the hub, give the token (roost_hub_token) the right to read this repository; "
             "if it is a proxy or a firewall, have it let that address through",
         )

@@ -6,7 +6,7 @@ wanted, why, and how to mend it; one ``error`` among them refuses the host.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -254,12 +254,18 @@ def _architecture(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
             why="this host is not the hardware that the inventory says",
             fix="correct roost_hardware for this host",
         )
-    elif needs.image_bytes and facts.architecture not in needs.image_bytes:
+    elif needs.image_bytes:
+        yield from image_architecture(facts.architecture, needs.image_bytes)
+
+
+def image_architecture(host: str, image: Iterable[str]) -> Iterator[Finding]:
+    """Whether an image has anything for a host, by the architectures that its manifests name."""
+    if host not in image:
         yield Finding(
             id="image_architecture",
             severity="error",
-            saw=facts.architecture,
-            wants="one of " + ", ".join(sorted(needs.image_bytes)),
+            saw=host,
+            wants="one of " + ", ".join(sorted(image)),
             why="the pinned image is not built for this architecture",
             fix="name an image that is: roost_settings.image",
         )

@@ -216,6 +216,24 @@ def test_a_missing_digest_and_a_registry_that_is_down_are_told_apart(
         assert [name for name in ("errors", "remarks") if found[name]] == [where]
 
 
+@pytest.mark.parametrize(("machine", "refused"), [("x86_64", False), ("aarch64", True)])
+def test_an_image_for_other_machines_is_refused_though_the_lock_does_not_know(
+    tmp_path: Path, machine: str, refused: bool
+) -> None:
+    wanted = given(tmp_path)
+    wanted["requirements"] |= {"image_bytes": {}, "architecture": None}
+    # As dockerd 20.10 answers about an image of one architecture, and with a list's attestation.
+    platforms = [
+        {"architecture": "amd64", "os": "linux"},
+        {"architecture": "unknown", "os": "unknown"},
+        {"architecture": "arm64", "os": "windows"},
+    ]
+    registry = {"status": 200, "json": {"Platforms": platforms}}
+    probe = probe_output(machine=(0, machine))
+    found = findings(wanted, probe=probe, image=IMAGE_ABSENT, registry=registry)
+    assert ("image_architecture: saw arm64; wants one of amd64\n" in found["errors"]) is refused
+
+
 @pytest.mark.parametrize(("mirror", "refused"), [("http://m:5000", False), ("m:5000", True)])
 def test_a_registry_without_tls_is_arranged_with_docker_later(
     tmp_path: Path, mirror: str, refused: bool
