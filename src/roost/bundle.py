@@ -342,13 +342,19 @@ def _sums(folder: Path) -> Iterator[tuple[str, str]]:
         for path, file in json.loads(record.read_text(encoding="utf-8"))["files"].items():
             if file["sha256"]:
                 known[record.parent / path] = file["sha256"]
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if not path.is_file() or name == SUMS or _unfinished(name):
-            continue
+    for name in _files(folder):
+        path = folder / name
         if path.name == "data" and name.startswith("registry/") and "/blobs/sha256/" in name:
             known[path] = path.parent.name  # a registry names a blob by its content
         yield name, known.get(path) or _sha256(path)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """What belongs to a bundle and is listed, by its path in it."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_file() and name != SUMS and not _unfinished(name):
+            yield name
 
 
 def _unfinished(name: str) -> bool:
@@ -382,7 +388,7 @@ def check(folder: Path, say: Say) -> list[str]:
     """
     try:
         lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         raise RoostError(
             f"{folder}: is no bundle, or one that was not finished",
             why=f"it has no {SUMS}, which is written last",
@@ -390,8 +396,11 @@ def check(folder: Path, say: Say) -> list[str]:
         ) from None
     say(f"{folder}: {len(lines)} files to read")
     wrong = []
-    for line in lines:
-        sha, _, name = line.partition("  ")
+    listed = dict(line.split("  ", 1)[::-1] for line in lines if "  " in line)
+    # A list that was copied half says nothing against what it does not name.
+    if lacks := sorted({LOCK, *_files(folder)} - listed.keys()):
+        wrong.append(f"{SUMS}: is not whole: it lacks {len(lacks)} files, {lacks[0]} the first")
+    for name, sha in listed.items():
         try:
             if _sha256(folder / name) != sha:
                 wrong.append(f"{name}: has another content than was packed")

@@ -138,6 +138,25 @@ def test_what_differs_is_found(packed: Path, site: Site) -> None:
     assert "2 files are not as they were packed" in str(result.exception)
 
 
+@pytest.mark.parametrize("lines", [0, 2])
+def test_a_list_that_was_copied_half_is_no_proof(packed: Path, lines: int) -> None:
+    listed = (packed / "SHA256SUMS").read_text().splitlines(keepends=True)
+    (packed / "SHA256SUMS").write_text("".join(listed[:lines]))
+    (wrong,) = bundle.check(packed, print)
+    assert f"SHA256SUMS: is not whole: it lacks {len(listed) - lines} files" in wrong
+
+
+def test_a_list_that_is_something_else(packed: Path) -> None:
+    (packed / "SHA256SUMS").write_bytes(b"\xff\x00")
+    with pytest.raises(RoostError, match="is no bundle"):
+        bundle.check(packed, print)
+
+
+def test_the_lock_is_the_last_line_of_the_list(packed: Path) -> None:
+    """The role of the mirror knows by it that the list is whole."""
+    assert (packed / "SHA256SUMS").read_text().endswith("  roost.lock.yml\n")
+
+
 def test_room_is_checked_before_the_first_byte(site: Site, tmp_path: Path) -> None:
     with pytest.raises(RoostError, match="not enough room"):
         pack(site, tmp_path, size=1 << 50)
