@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.plays import ansible
+from tests.unit.plays import ROOT, ansible
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user: needs root")
 
@@ -83,3 +83,25 @@ def test_one_that_is_not_is_refused(bundle: Path, breaks: Callable[[Path], str])
     assert done.returncode != 0
     text = " ".join(done.stdout.split())
     assert message in text
+
+
+@pytest.mark.parametrize(
+    ("listens", "asked"),
+    [
+        ("0.0.0.0", "127.0.0.1"),
+        ("10.0.0.11", "10.0.0.11"),
+        ("[::]", "::1"),
+        ("[fd00::11]", "fd00::11"),
+    ],
+)
+def test_where_it_is_asked_whether_it_answers(tmp_path: Path, listens: str, asked: str) -> None:
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars_files": [str(ROOT / "roles" / "mirror" / "vars" / "main.yml")],
+        "vars": {"mirror_listen": listens},
+        "tasks": [{"ansible.builtin.debug": {"msg": "asked at <{{ __mirror_answers_at }}>"}}],
+    }
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    done = ansible("-i", "localhost,", "-c", "local", str(tmp_path / "play.yml"))
+    assert f"asked at <{asked}>" in done.stdout
