@@ -299,6 +299,7 @@ class Hub:
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         opener = self._staying if head_only else self._following
+        where += through(request)
         try:
             return opener.open(request, timeout=timeout or self.timeout)
         except urllib.error.HTTPError as error:
@@ -312,6 +313,15 @@ class Hub:
             raise SnapshotError(
                 "usage", f"{where}: the hub's address cannot be used ({error})", CHECK_ADDRESS
             ) from None
+
+
+def through(request: urllib.request.Request) -> str:
+    """The proxy that this process's environment has for a request, without its account."""
+    proxy = urllib.request.getproxies().get(request.type)
+    if not proxy or urllib.request.proxy_bypass(request.host):
+        return ""
+    address = proxy.rpartition("//")[2].rpartition("@")[2].rstrip("/")
+    return f", through the proxy {address} ({request.type}_proxy; no_proxy excepts hosts from it)"
 
 
 def no_answer(where: str, error: BaseException, timeout: float) -> SnapshotError:

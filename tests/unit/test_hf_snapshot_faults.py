@@ -61,6 +61,22 @@ def test_no_network(site: Site) -> None:
     assert "Connection refused" in str(failure)
 
 
+@pytest.mark.parametrize("excepted", [False, True])
+def test_a_proxy_of_the_environment_is_told_of(
+    site: Site, monkeypatch: pytest.MonkeyPatch, excepted: bool
+) -> None:
+    monkeypatch.setenv("http_proxy", f"http://me:{TOKEN}@127.0.0.1:9/")
+    monkeypatch.setenv("no_proxy", "10.9.8.7,127.0.0.1" if excepted else "10.9.8.7")
+    if excepted:
+        assert site.ensure()["changed"]
+        return
+    failure = site.failure(retries=0)
+    assert (failure.reason, failure.outage) == ("network", True)
+    assert f"{site.endpoint}, through the proxy 127.0.0.1:9 (http_proxy;" in str(failure)
+    assert TOKEN not in str(failure)
+    assert site.hub.requests == []
+
+
 def test_a_name_that_cannot_be_resolved(site: Site) -> None:
     failure = site.failure(endpoint="http://hub.invalid", retries=0)
     assert (failure.reason, failure.outage) == ("dns", True)
