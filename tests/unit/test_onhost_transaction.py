@@ -302,6 +302,26 @@ def test_what_did_not_serve_before_is_not_started(site: Site) -> None:
     site.rests_with(good)
 
 
+@pytest.mark.parametrize("unit", ["activating", "active"])
+def test_what_its_unit_is_about_to_start_again_is_brought_back(site: Site, unit: str) -> None:
+    """It has crashed and is in a pause before the next start; or Docker was just started."""
+    good, bad = site.wanted("a"), site.wanted("b")
+    site.deploy(good)
+    site.machine.found[NAME].running = False
+    site.machine.gave_up = unit if unit == "activating" else ""
+    assert site.deploy(bad, Behaviour(exit_code=1))["outcome"] == "restored"
+    site.rests_with(good)
+
+
+def test_what_was_given_up_is_not_brought_back(site: Site) -> None:
+    good, bad = site.wanted("a"), site.wanted("b")
+    site.deploy(good)
+    site.machine.found[NAME].running, site.machine.gave_up = False, "failed"
+    result = site.deploy(bad, Behaviour(exit_code=1))
+    assert result["outcome"] == "nothing"
+    assert site.machine.running() == []
+
+
 def test_a_record_that_cannot_be_written_stops_it_before_the_swap(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
         recovered = recover(machine, store, wanted.name)
         mine = machine.inspect(wanted.container)
         serving = machine.inspect(NAME)
+        served = bool(serving and (serving["State"]["Running"] or _is_kept(machine)))
         if mine and serving and mine["Id"] != serving["Id"] and same(mine, serving):
             # Only a stopped container is to be started.
             machine.remove(wanted.name)
@@ -84,7 +85,7 @@ def serve(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
         elif serving and mine["Id"] == serving["Id"]:
             result = _confirm(machine, store, wanted)
         else:
-            result = _swap(machine, store, wanted, serving, recovered)
+            result = _swap(machine, store, wanted, serving, recovered, served=served)
     with contextlib.suppress(MachineError):
         _sweep(machine)
     return {**result, "recovered": recovered, "died": died or result.get("died")}
@@ -164,16 +165,18 @@ def _swap(
     wanted: Wanted,
     serving: Mapping[str, Any] | None,
     recovered: Mapping[str, Any] | None,
+    *,
+    served: bool,
 ) -> dict[str, Any]:
     old = store.pointed("current") if serving else None
-    was_stopped = bool(recovered and recovered["served"])
+    was_stopped = bool(serving and recovered and recovered["served"])
     swap = {
         "phase": "trial",
         "new": wanted.id,
         "container": wanted.name,
         "id": wanted.container,
         "old": old,
-        "served": bool(serving and (serving["State"]["Running"] or was_stopped)),
+        "served": served or was_stopped,
         "who": wanted.who,
     }
     try:
@@ -183,7 +186,7 @@ def _swap(
         what = f"its record cannot be written: {error}"
         with contextlib.suppress(MachineError):
             machine.remove(wanted.name)
-            if serving and was_stopped:
+            if was_stopped:
                 _up(machine)
         store.prune()
         return _result("untouched", wanted, failure=TrialError("record", what))
@@ -374,6 +377,13 @@ def _keyed_otherwise(wanted: Wanted) -> bool:
     if not wanted.deployment["spec"]["secrets"]:
         return False
     return endpoint_of(wanted.deployment).get("/v1/models", HEALTH_TIMEOUT).status == 401
+
+
+def _is_kept(machine: Machine) -> bool:
+    """Whether an engine that does not run will by itself: Docker was just started, or it has
+    crashed and its unit pauses before the next start.
+    """
+    return machine.unit(NAME)["ActiveState"] in {"active", "activating"}
 
 
 def _have_docker(machine: Machine) -> None:
