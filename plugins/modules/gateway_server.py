@@ -19,7 +19,8 @@ description:
   - With O(state=ready), it waits until the health check of a drained server passes, and has it
     served again. A server in maintenance (C(maint)) is an operator's, and is left alone.
   - What is set holds over reloads and restarts of HAProxy.
-  - Where no HAProxy runs, or where it does not know the server, there is nothing to do.
+  - Where no HAProxy runs, or where it does not know the server, there is nothing to wait for. With
+    O(state=ready), one that starts later sends a server requests that was drained before.
 options:
   name:
     description: Name of the server, which is the inventory name of its host.

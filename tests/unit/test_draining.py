@@ -195,6 +195,25 @@ def test_it_is_served_again_when_its_check_passes(made: Gateway) -> None:
     assert (again["changed"], again["state"]) == (False, "ready")
 
 
+def test_a_gateway_that_is_down_sends_it_requests_when_it_is_up_again(made: Gateway) -> None:
+    drain(made)
+    drain(made, "two", last=True)
+    made.kill()
+    found = readmit(made)
+    assert (found["changed"], found["state"], found["failure"]) == (True, "absent", None)
+    assert readmit(made)["changed"] is False
+    made.start()
+    assert (made.server().state, made.server("two").state) == ("ready", "drain")
+
+
+def test_a_gateway_that_is_down_leaves_to_an_operator_what_is_an_operators(made: Gateway) -> None:
+    made.haproxy.set("one", "maint")
+    made.kill()
+    assert readmit(made)["changed"] is False
+    made.start()
+    assert made.server().state == "maint"
+
+
 def test_and_stays_out_while_it_does_not(made: Gateway) -> None:
     drain(made)
     made.engines.stop(0)

@@ -119,6 +119,8 @@ def drain(
 def readmit(haproxy: Haproxy, name: str, *, timeout: float) -> dict[str, Any]:
     """Wait until a drained server's health check passes, then send it requests again.
 
+    Where no HAProxy runs, the next one sends it requests, once its own health check passes.
+
     Returns:
         As :func:`drain`; with a failure it is drained still.
     """
@@ -126,6 +128,9 @@ def readmit(haproxy: Haproxy, name: str, *, timeout: float) -> dict[str, Any]:
     changed = False
     while True:
         server = _look(haproxy, name).get(name)
+        if server is None and haproxy.ready_later(name):
+            changed = True
+            continue  # and look whether one has started meanwhile, with the states of before
         if server is None or server.state != "drain":
             return _result(server.state if server else "absent", begun, changed=changed)
         if server.up:

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import Callable, Iterator, NamedTuple
 
 #: The backend of the role's configuration.
 BACKEND = "engines"
@@ -132,6 +132,21 @@ class Haproxy:
         with self._alone("lock"):
             self._keep()
 
+    def ready_later(self, server: str) -> bool:
+        """Where no HAProxy runs, have the next one take a drained server for ready.
+
+        Returns:
+            Whether it would have been drained.
+        """
+        if not self._states_file.exists():
+            return False
+        with self._alone("lock"):
+            kept = self._states_file.read_text("utf-8")
+            states = _undrained(kept, server)
+            if states != kept:
+                self._write(states)
+        return states != kept
+
     def turn(self) -> contextlib.AbstractContextManager[None]:
         """Nobody else decides meanwhile which servers are drained."""
         return self._alone("turn")
@@ -148,9 +163,13 @@ class Haproxy:
             states = self._states(self._workers()[0])
         except AbsentError:
             states = kept.read_text("utf-8") if kept.exists() else "1\n"
+        self._write(_with_places(states, self._config.read_text("utf-8")))
+
+    def _write(self, states: str) -> None:
+        kept = self._states_file
         draft = kept.with_name(f"{kept.name}.new")
         with draft.open("w", encoding="utf-8") as written:
-            written.write(_with_places(states, self._config.read_text("utf-8")))
+            written.write(states)
             written.flush()
             os.fsync(written.fileno())
         draft.replace(kept)
@@ -208,6 +227,26 @@ def _with_places(states: str, config: str) -> str:
     """The states with the ports and the TLS that the configuration's servers have now."""
     ports = dict(re.findall(r"^\s*server\s+(\S+)\s+\S+:(\d+)(?:\s|$)", config, re.MULTILINE))
     tls = re.search(r"^\s*default-server\s.*\sssl\s", config, re.MULTILINE)
+
+    def placed(row: dict[str, str]) -> None:
+        row["srv_port"] = ports.get(row["srv_name"], row["srv_port"])
+        row["srv_use_ssl"] = "1" if tls else "0"
+
+    return _changed(states, placed)
+
+
+def _undrained(states: str, server: str) -> str:
+    """The states with a server that is not drained; one in maintenance stays so."""
+
+    def undrained(row: dict[str, str]) -> None:
+        if row["srv_name"] == server:
+            row["srv_admin_state"] = str(int(row["srv_admin_state"]) & ~_DRAIN)
+
+    return _changed(states, undrained)
+
+
+def _changed(states: str, change: Callable[[dict[str, str]], None]) -> str:
+    """The states with a change to the row of every server."""
     lines = states.splitlines()
     header = next((line[2:].split() for line in lines if line.startswith(_HEADER)), [])
     kept = []
@@ -215,8 +254,7 @@ def _with_places(states: str, config: str) -> str:
         fields = line.split()
         if header and len(fields) == len(header):
             row = dict(zip(header, fields))
-            row["srv_port"] = ports.get(row["srv_name"], row["srv_port"])
-            row["srv_use_ssl"] = "1" if tls else "0"
+            change(row)
             fields = list(row.values())
         kept.append(" ".join(fields))
     return "\n".join(kept) + "\n"
