@@ -89,6 +89,21 @@ def test_floors_are_those_of_a_deploy_s_gate(
     assert remark in found[1]
 
 
+def test_a_baseline_that_is_gone_speaks_against_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has cleared old runs away while the rollout was interrupted."""
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    read = points.read
+    monkeypatch.setattr(
+        points, "read", lambda of: benchmark({"code": 1}, None) if of == there else read(of)
+    )
+    gate = deployment(tmp_path).gate
+    assert judging.compared(gone, there, gate) == ("", f"not compared: {gone}: no such run")
+    # What was measured a moment ago must be there.
+    assert judging.compared(there, gone, gate)[0].startswith(f"{gone}: no such run")
+
+
 def test_what_falls_short_is_measured_once_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

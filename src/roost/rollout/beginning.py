@@ -146,5 +146,14 @@ def _take_over(new: Rollout, runs_dir: Path, inventory: Path) -> None:
                 host.unjudged = [*then.unjudged, *([then.wanted] if name in begun else [])]
             kept = folder / then.runs.get("benchmark", "-")
             same = (then.figures_key, earlier.suite) == (host.figures_key, new.suite)
-            if then.verdict == "passed" and same and (kept / points.FILE).is_file():
+            if then.verdict == "passed" and same and _is_whole(kept):
                 host.baseline = Baseline(release=then.wanted, run=str(kept.absolute()))
+
+
+def _is_whole(run: Path) -> bool:
+    """Whether a benchmark can be compared with: old runs are cleared away, disks fill up."""
+    try:
+        points.load(run)
+    except RoostError:
+        return False
+    return True

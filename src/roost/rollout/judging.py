@@ -137,9 +137,14 @@ def compared(baseline: Path, run: Path, gate: Gate) -> tuple[str, str]:
         gate: Of the host's deployment, for its floors.
     """
     try:
-        before, after = points.read(baseline), points.read(run)
+        after = points.read(run)
     except RoostError as error:
         return str(error), ""
+    try:
+        before = points.read(baseline)
+    except RoostError as error:
+        # Old runs may have been cleared away; that says nothing of the release.
+        return "", f"not compared: {error.what}"
     against, remarks = [], []
     for key, floor in (
         ("output_throughput", gate.speed_floor),
