@@ -129,6 +129,6 @@ class ActionModule(ActionBase):
         if self._play_context.become_pass:
             command.append("--ask-become-pass")
         for name, option in _OPTIONS.items():
-            if value := self._task.args.get(name):
+            if (value := self._task.args.get(name)) is not None:
                 command += [option, str(value)]
         return command

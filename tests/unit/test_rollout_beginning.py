@@ -19,6 +19,7 @@ from roost.cli import cli
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.measure import points
+from roost.measure.points import Benchmark
 from roost.rollout import beginning, record
 from roost.rollout.record import Rollout
 
@@ -122,7 +123,8 @@ def test_the_last_benchmark_of_the_same_kind_is_a_baseline(
     for name in wanted:
         run = folder / "runs" / name
         run.mkdir(parents=True)
-        (run / points.FILE).write_text("{}")
+        kept = Benchmark(suite="gate", protocol="", prompts="", complete=True, cells=[])
+        (run / points.FILE).write_text(kept.model_dump_json())
         first.hosts[name].runs["benchmark"] = f"runs/{name}"
         first.hosts[name].verdict = "passed"
     first.hosts["s2"].verdict = "back"
@@ -135,6 +137,19 @@ def test_the_last_benchmark_of_the_same_kind_is_a_baseline(
     (folder / "other").mkdir()
     _, of_other_suite = open_or_new(tmp_path / "other", wanted, suite="smoke")
     assert of_other_suite.hosts["c1"].baseline is None
+
+
+def test_a_benchmark_that_was_cut_off_is_no_baseline(
+    tmp_path: Path, wanted: dict[str, Deployment]
+) -> None:
+    folder, first = open_or_new(tmp_path, wanted)
+    (folder / "runs" / "c1").mkdir(parents=True)
+    (folder / "runs" / "c1" / points.FILE).write_text("{")
+    first.hosts["c1"].runs["benchmark"] = "runs/c1"
+    first.hosts["c1"].verdict = "passed"
+    record.write(folder, first.model_copy(update={"verdict": "passed"}))
+    _, new = open_or_new(tmp_path, wanted)
+    assert new.hosts["c1"].baseline is None
 
 
 def test_a_second_rollout_of_an_inventory_is_refused(tmp_path: Path) -> None:
@@ -187,6 +202,7 @@ def fleet(tmp_path: Path) -> Path:
     [
         (["--batches", "0%"], "'0%' is no size of a batch"),
         (["--batches", "some"], "'some' is no size of a batch"),
+        (["--batches", ""], "'' is no size of a batch"),
         ([], "h2: hardware 'abacus' is not in the catalogue"),
         (["--limit", "h1", "--suite", "smok"], "did you mean smoke"),
         (["--limit", "h1", "--resume"], "no rollout of it was interrupted"),
@@ -209,6 +225,8 @@ def test_wrong_wishes_are_one_message(
     ("words", "says"),
     [
         (["-e", "rollout_batches=0%"], "'0%' is no size of a batch"),
+        (["-e", '{"rollout_batches": 0}'], "'0' is no size of a batch"),
+        (["-e", "rollout_batches="], "'' is no size of a batch"),
         (["-e", "roost_recipe=other"], "-e roost_recipe: a rollout is of what the inventory says"),
     ],
 )

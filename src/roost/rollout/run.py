@@ -44,7 +44,7 @@ def run(
         UsageError: The inventory, its hosts, the sizes or the suite are wrong.
         RoostError: Another rollout of this inventory is running, or Ansible cannot run.
     """
-    if sizes:
+    if sizes is not None:
         batches.parse(sizes)
     path = resolve_path(inventory)
     parent = (runs_dir or repository_root() / "runs").absolute()
