@@ -518,6 +518,39 @@ def test_another_depth_is_not_compared(site: Site) -> None:
     assert site.deploy(shallow, Behaviour(accepted=1.5))["outcome"] == "serves"
 
 
+# When records are damaged
+
+RECORDS = ("release.json", "deployment.json", "gate.json", "baseline.json", "times.json")
+DAMAGE = (b"", b'{"serial": ', b"null", b"[]", b"{}", b"\x00\xff")
+
+
+@pytest.mark.parametrize("content", DAMAGE, ids=str)
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_damaged_record_is_in_no_deploy_s_way(site: Site, name: str, content: bytes) -> None:
+    first, second, bad = site.wanted("a"), site.wanted("b"), site.wanted("c")
+    site.deploy(first)
+    (site.store.root / first.id / name).write_bytes(content)
+    result = site.deploy(bad, Behaviour(exit_code=1))
+    assert result["outcome"] in {"restored", "unproved"}
+    assert "defect" not in json.dumps(result)
+    site.rests_with(first)
+    assert site.deploy(second)["outcome"] == "serves"
+    site.rests_with(second)
+    # Deployed again, it has records again.
+    assert site.deploy(first)["outcome"] == "serves"
+    site.rests_with(first)
+    assert site.store.ids() == [first.id, second.id]
+
+
+@pytest.mark.parametrize("content", DAMAGE, ids=str)
+def test_a_damaged_note_of_a_swap_is_taken_for_none(site: Site, content: bytes) -> None:
+    good = site.wanted("a")
+    site.deploy(good)
+    (site.store.root / "transaction.json").write_bytes(content)
+    assert site.deploy(site.wanted("b"))["outcome"] == "serves"
+    site.rests_with(site.wanted("b"))
+
+
 # When whoever works on the host is killed
 
 

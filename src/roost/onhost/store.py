@@ -120,12 +120,12 @@ class Store:
     # -- files
 
     def read(self, *path: str) -> dict[str, Any] | None:
-        """A file's content; none if it is not there (or was cut off by a full disk)."""
+        """A file's content; none if it is not there, or is damaged (by a disk, or by hand)."""
         try:
-            content: dict[str, Any] = json.loads(self.root.joinpath(*path).read_text("utf-8"))
+            content = json.loads(self.root.joinpath(*path).read_text("utf-8"))
         except (OSError, ValueError):
             return None
-        return content
+        return content if isinstance(content, dict) and content else None
 
     def write(self, content: Mapping[str, Any], *path: str) -> None:
         """Write a file so that it is there whole or not at all, power cuts included.
