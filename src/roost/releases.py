@@ -140,7 +140,7 @@ def to_go_back_to(facts: Mapping[str, Any], host: str, wanted: str | None) -> di
     if wanted is None and facts["previous"] is None:
         refusal = "no previous release is kept"
     elif chosen is None:
-        refusal = f"release {wanted} is not kept on this host"
+        refusal = f"release {wanted or facts['previous']} is not kept on this host"
     else:
         found = next(each for each in facts["releases"] if each["id"] == chosen["id"])
         if found["missing"]:

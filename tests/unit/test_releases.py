@@ -219,6 +219,8 @@ def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:
     [
         (facts(previous=None), None, "no previous release is kept"),
         (facts(), "nonesuch", "release nonesuch is not kept on this host"),
+        # A link leads to it, and its record does not tell when it served.
+        (facts(), None, "release r-cdef01234567 is not kept on this host"),
         (
             facts(chosen={"id": "r-cdef01234567", "files": {}}),
             None,
