@@ -94,6 +94,26 @@ def test_a_host_that_is_cut_off_and_goes_on(site: Site, tmp_path: Path) -> None:
     site.rests()
 
 
+@fault("network", "the host is cut off after the swap", "what it was swapped to, or back to")
+def test_a_host_that_is_cut_off_afterwards(site: Site, tmp_path: Path) -> None:
+    for number, standin in enumerate((["log=kept"], ["exit=1"])):
+        run = site.begin(*standin, **impatient(tmp_path / str(number)))
+        run.reaches("llm_server : Explain it")
+        site.host.cut()
+        try:
+            play = run.end()
+        finally:
+            site.host.join()
+        # It has said what it came to, and the controller what it comes from.
+        assert (play.code == 0) is ("log=kept" in standin), play.output
+        assert play.unreachable == {site.host.name: 0}
+        assert "--standin-log=kept" in site.serving()
+        site.rests()
+    assert "was not kept: the engine ended with exit code 1" in play.output
+    assert "again (healthy, with right answers)" in play.output
+    assert site.deploy("log=kept").changed == {site.host.name: 0}
+
+
 # The host
 
 
