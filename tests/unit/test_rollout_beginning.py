@@ -20,7 +20,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.measure import points
 from roost.measure.points import Benchmark
-from roost.rollout import beginning, record
+from roost.rollout import beginning, record, report
 from roost.rollout.record import Rollout
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +85,22 @@ def test_other_wishes_begin_a_new_one_and_are_not_resumed(
     assert new.verdict == "running"
     assert record.read(first).verdict == "superseded"
     assert rollout.hosts["c1"].wanted != new.hosts["c1"].wanted
+
+
+def test_the_report_of_one_that_is_given_up_says_so_and_whom_it_leaves(
+    tmp_path: Path, wanted: dict[str, Deployment]
+) -> None:
+    folder, rollout = open_or_new(tmp_path, wanted)
+    rollout.batches[0].started = rollout.batches[1].started = record.now()
+    rollout.hosts["s1"].verdict = "passed"
+    record.write(folder, rollout)
+    # s2 may serve a release that nobody has judged, and the new one goes to others.
+    open_or_new(tmp_path, {"s1": wanted["s1"], "c1": wanted["c1"]})
+    said = (folder / report.MARKDOWN).read_text()
+    assert said.startswith("# Rollout of fleet: Given up for a later rollout\n")
+    assert "s2: begun and not judged; the later rollout leaves it out: deploy it" in said
+    assert "s1: begun" not in said
+    assert record.read(folder).reason in said
 
 
 def test_nothing_to_resume(tmp_path: Path, wanted: dict[str, Deployment]) -> None:

@@ -10,7 +10,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Inventory
 from roost.measure import points, suites
-from roost.rollout import batches, record
+from roost.rollout import batches, record, report
 from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
 from roost.root import repository_root
 
@@ -86,8 +86,7 @@ def open_or_new(
                     why="the inventory asks for other releases, or for other hosts, than it did",
                     fix="run it without --resume, which begins a new rollout in its place",
                 )
-            superseded = {"verdict": "superseded", "finished": record.now()}
-            record.write(folder, last.model_copy(update=superseded))
+            _give_up(folder, last, new)
         elif sizes not in (None, last.sizes) or suite not in (None, last.suite):
             raise UsageError(
                 f"{folder}: was begun with other batches or another suite",
@@ -100,6 +99,22 @@ def open_or_new(
         raise UsageError(f"{inventory}: no rollout of it was interrupted", fix="leave out --resume")
     _take_over(new, runs_dir, inventory)
     return runs.new_folder(runs_dir, "rollout", inventory.stem), new
+
+
+def _give_up(folder: Path, last: Rollout, new: Rollout) -> None:
+    """End a rollout in whose place a new one begins."""
+    left = [
+        f"{name}: begun and not judged; the later rollout leaves it out: deploy it"
+        for batch in last.batches
+        for name in batch.hosts
+        if batch.started
+        and last.hosts[name].verdict not in {"passed", "back"}
+        and name not in new.hosts
+    ]
+    update = {"verdict": "superseded", "finished": record.now(), "reason": "\n".join(left)}
+    ended = last.model_copy(update=update)
+    record.write(folder, ended)
+    report.write(folder, ended)
 
 
 def _new(
