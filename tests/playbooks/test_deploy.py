@@ -288,6 +288,28 @@ def test_an_engine_that_ends_is_reported_with_its_cause(server: Server) -> None:
     assert "Paris" in answer(server.host, "What is the capital of France?")
 
 
+@fault("engine", "is healthy, and dies at the first request (a mode for GPUs)", BACK)
+def test_an_engine_that_is_healthy_until_it_is_asked(server: Server) -> None:
+    asked = {
+        "method": "dflash",
+        "model": "/drafter",
+        "num_speculative_tokens": "4",
+        "rejection_sample_method": "synthetic",
+        "synthetic_acceptance_rates": "[0.8, 0.6, 0.4, 0.25]",
+    }
+    # Said in this way, it takes the place of the recipe's.
+    words = [
+        word for key, value in asked.items() for word in (f"--speculative-config.{key}", value)
+    ]
+    play = deploy(server.inventory, roost_settings={"extra_args": words})
+    assert play.code != 0
+    message = play.refusal(server.host)
+    assert "the first request got" in message or "at the first request" in message
+    assert "cause: synthetic acceptance needs a GPU (synthetic-acceptance-on-cpu)" in message
+    assert "again (healthy, with right answers)" in message
+    assert "Paris" in answer(server.host, "What is the capital of France?")
+
+
 @fault("engine", "has a drafter that was trained too briefly", BACK)
 def test_a_drafter_that_fits_worse_is_stopped_by_its_accept_length(
     server: Server,
