@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -540,6 +541,23 @@ def test_a_damaged_record_is_in_no_deploy_s_way(site: Site, name: str, content: 
     assert site.deploy(first)["outcome"] == "serves"
     site.rests_with(first)
     assert site.store.ids() == [first.id, second.id]
+
+
+def test_records_that_were_brought_back_without_their_links(site: Site) -> None:
+    """A copy or a backup that follows links has made directories of them."""
+    one, two = site.wanted("a"), site.wanted("b")
+    site.deploy(one)
+    site.deploy(two)
+    for link in ("current", "previous"):
+        where = site.store.root / link
+        release = where.resolve()
+        where.unlink()
+        shutil.copytree(release, where)
+    assert site.deploy(one)["outcome"] == "serves"
+    site.rests_with(one)
+    assert site.deploy(two)["outcome"] == "serves"
+    assert site.store.pointed("previous") == one.id
+    assert site.store.ids() == [two.id, one.id]
 
 
 @pytest.mark.parametrize("content", DAMAGE, ids=str)

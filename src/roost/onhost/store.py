@@ -163,7 +163,11 @@ class Store:
         draft = self.root / f".{name}.new"
         draft.unlink(missing_ok=True)
         draft.symlink_to(release)
-        draft.replace(self.root / name)
+        target = self.root / name
+        if target.is_dir() and not target.is_symlink():
+            # A copy or a backup that follows links has made it one; nothing can take its place.
+            shutil.rmtree(target)
+        draft.replace(target)
 
     def ids(self) -> list[str]:
         """Releases that have served, the one that did so last first."""
