@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import time
@@ -106,11 +107,21 @@ def test_failed_requests_are_kept_with_their_reason() -> None:
         ({"itls": None}, "no list 'itls'"),
         ({"ttfts": [0.1]}, "lists of different lengths"),
         ({"ttfts": ["x"] * 8}, "bad entry"),
+        ({"ttfts": [float("nan")] * 8}, "bad entry"),
+        ({"itls": [[float("inf")]] * 8}, "bad entry"),
+        ({"spec_decode_acceptance_length": "x"}, "no usable 'spec_decode_acceptance_length'"),
     ],
 )
 def test_what_a_measurement_needs_is_demanded(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RoostError, match=message):
         harness.parse_vllm(json.dumps({**json.loads(real("plain")), **change}))
+
+
+def test_an_accept_length_of_nothing_is_none() -> None:
+    # Zero by zero, where nothing was drafted.
+    assert harness.parse_sglang(json.dumps({**SGLANG, "accept_length": math.nan})) == (
+        harness.parse_sglang(json.dumps(SGLANG))
+    )
 
 
 def test_no_json_at_all() -> None:

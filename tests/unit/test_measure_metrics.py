@@ -150,3 +150,15 @@ def test_a_counter_that_is_no_number(value: str) -> None:
         metrics.parse(f"vllm:generation_tokens_total {value}\n")
     with pytest.raises(RoostError, match="no finite number"):
         metrics.parse(f"sglang:spec_verify_calls_total {value}\n")
+    with pytest.raises(RoostError, match="no finite number"):
+        metrics.parse(sglang(100, 500, 10) + f"sglang:spec_num_draft_tokens {value}\n")
+    position = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"}'
+    with pytest.raises(RoostError, match="no finite number"):
+        metrics.parse(f"vllm:generation_tokens_total 1\n{position} {value}\n")
+
+
+@pytest.mark.parametrize("position", ["-1", "100000000000", "x"])
+def test_a_position_that_no_draft_has(position: str) -> None:
+    family = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    with pytest.raises(RoostError, match="not Prometheus text|no usable"):
+        metrics.parse(f'vllm:generation_tokens_total 1\n{family}{{position="{position}"}} 5\n')

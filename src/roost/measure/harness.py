@@ -171,7 +171,7 @@ def parse_vllm(text: str) -> HarnessResult:
         RoostError: It is no such file, or lacks what a measurement needs.
     """
     data = _document(text, "the result of vllm bench serve")
-    length = data.get("spec_decode_acceptance_length")
+    length = _ratio(data, "spec_decode_acceptance_length")
     return _result(data, failed=int(_number(data, "failed")), accept_length=length)
 
 
@@ -190,7 +190,7 @@ def parse_sglang(text: str, seed: int = 0) -> HarnessResult:
     lines = [line for line in text.splitlines() if line.strip()]
     data = _document(lines[-1] if lines else "", "the result of SGLang's harness")
     failed = sum(1 for error in _list(data, "errors") if error)
-    found = _result(data, failed=failed, accept_length=data.get("accept_length"))
+    found = _result(data, failed=failed, accept_length=_ratio(data, "accept_length"))
     # The same shuffle of as many numbers says which prompt each request was.
     asked = list(range(len(found.requests)))
     random.Random(seed).shuffle(asked)  # noqa: S311
@@ -198,7 +198,7 @@ def parse_sglang(text: str, seed: int = 0) -> HarnessResult:
     return replace(found, requests=tuple(request for _, request in in_order))
 
 
-def _result(data: Mapping[str, Any], *, failed: int, accept_length: Any) -> HarnessResult:
+def _result(data: Mapping[str, Any], *, failed: int, accept_length: float | None) -> HarnessResult:
     requests = _requests(data)
     completed = int(_number(data, "completed"))
     if completed + failed != len(requests):
@@ -213,7 +213,7 @@ def _result(data: Mapping[str, Any], *, failed: int, accept_length: Any) -> Harn
         total_output_tokens=int(_number(data, "total_output_tokens")),
         output_throughput=_number(data, "output_throughput"),
         requests=requests,
-        accept_length=None if accept_length is None else float(accept_length),
+        accept_length=accept_length,
     )
 
 
@@ -228,6 +228,8 @@ def _requests(data: Mapping[str, Any]) -> tuple[Request, ...]:
             first = float(ttft or 0.0)
             latency = first + sum(float(gap) for gap in itls or [])
             request = Request(int(prompt or 0), int(output or 0), first, latency, str(error or ""))
+            if not math.isfinite(latency):
+                raise ValueError("a time is no finite number")
         except (TypeError, ValueError) as wrong:
             raise RoostError("the harness's result has a bad entry", why=str(wrong)) from None
         found.append(request)
@@ -260,6 +262,14 @@ def _number(data: Mapping[str, Any], key: str) -> float:
             f"the harness's result has no usable {key!r}", why=f"its value is {value!r}"
         )
     return float(value)  # type: ignore[arg-type]
+
+
+def _ratio(data: Mapping[str, Any], key: str) -> float | None:
+    """A figure that may be missing, or be zero by zero where nothing was drafted."""
+    value = data.get(key)
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return _number(data, key)
 
 
 def _is_number(value: object) -> bool:

@@ -32,6 +32,8 @@ _SGLANG_PROMPT = "sglang:prompt_tokens_total"
 _SGLANG_REQUESTS = "sglang:num_requests_total"
 #: A gauge: tokens of one block of drafts, the one that it starts from (the anchor) included.
 _SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
+#: Positions beyond are no draft's; all below the highest one get a figure.
+_LONGEST_DRAFT = 1024
 _READ = {
     _DRAFTS,
     _DRAFT_TOKENS,
@@ -105,7 +107,7 @@ def parse(text: str) -> Reading:
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
-    block, of_sglang = 0.0, False
+    blocks, of_sglang = [0.0], False
     try:
         for family in text_string_to_metric_families(text):
             of_sglang |= family.name.startswith("sglang:")
@@ -116,13 +118,15 @@ def parse(text: str) -> Reading:
                 elif sample.name in _READ:
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
                 elif sample.name == _SGLANG_BLOCK:
-                    block = max(block, sample.value)
+                    blocks.append(sample.value)
     except (ValueError, KeyError, IndexError) as error:
         raise RoostError("/metrics is not Prometheus text", why=str(error)) from None
-    if not all(math.isfinite(value) for value in sums.values()):
+    if not all(map(math.isfinite, (*sums.values(), *positions.values(), *blocks))):
         raise RoostError("/metrics has no usable counters", why="a counter is no finite number")
+    if not all(0 <= at < _LONGEST_DRAFT for at in positions):
+        raise RoostError("/metrics has no usable counters", why="a draft has no such position")
     if of_sglang:
-        return _sglang(sums, block)
+        return _sglang(sums, max(blocks))
     if _GENERATED not in sums:
         raise RoostError("/metrics has no usable counters", why=f"{_GENERATED} is not there")
     speculation = None
