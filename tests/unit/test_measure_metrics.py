@@ -160,5 +160,5 @@ def test_a_counter_that_is_no_number(value: str) -> None:
 @pytest.mark.parametrize("position", ["-1", "100000000000", "x"])
 def test_a_position_that_no_draft_has(position: str) -> None:
     family = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
-    with pytest.raises(RoostError, match="not Prometheus text|no usable"):
+    with pytest.raises(RoostError, match=r"not Prometheus text|no usable"):
         metrics.parse(f'vllm:generation_tokens_total 1\n{family}{{position="{position}"}} 5\n')

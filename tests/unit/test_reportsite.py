@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -36,7 +37,8 @@ HOSTILE = (
 )
 
 
-_PAGES = ("runs/1-spark-01.html", "runs/2-spark-02.html")
+_NAMES = ("1-spark-01", "2-spark-02")
+_PAGES = tuple(f"runs/{name}.html" for name in _NAMES)
 
 
 class Html(HTMLParser):
@@ -318,6 +320,50 @@ def test_a_site_is_replaced_and_nothing_else_is(
         with pytest.raises(UsageError, match="no site that roost made"):
             reportsite.build(root, place)
     assert (mine / "thesis.tex").exists()
+
+
+def test_two_that_build_the_first_site_at_a_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = publish.put
+
+    def late(fresh: Path, place: Path) -> None:
+        if not place.exists():
+            monkeypatch.setattr(publish, "put", put)
+            build(root)
+            monkeypatch.setattr(Path, "exists", lambda _: False)
+        put(fresh, place)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(publish, "put", late)
+    build(root)
+    assert sorted(path.name for path in root.parent.iterdir()) == ["runs", "site"]
+
+
+def test_a_file_that_nobody_may_read_is_told_and_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The tests may run as root, who may read all.
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "engine.log")
+    built = reportsite.build(root, root.parent / "site")
+    assert built.problems == [f"{name}/engine.log: cannot be read" for name in _NAMES]
+    assert not list((root.parent / "site").rglob("engine.log"))
+    assert "engine.log: cannot be read" in (root.parent / "site" / _PAGES[0]).read_text()
+
+
+def test_a_run_that_goes_away_meanwhile_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Path.hardlink_to
+
+    def vanish(target: Path, source: Path) -> None:
+        if source.name == "engine.log":
+            source.unlink()
+        link(target, source)
+
+    monkeypatch.setattr(Path, "hardlink_to", vanish)
+    built = reportsite.build(root, root.parent / "site")
+    assert built.problems == [f"{name}/engine.log: cannot be read" for name in _NAMES]
 
 
 def test_a_full_disk_leaves_the_site_that_was_there(root: Path) -> None:

@@ -103,9 +103,15 @@ def run(
     """
     up = "../" * address(kept).count("/")
     links = {name: up + quote(os.fsencode(place)) for name, place in files.items()}
-    named = {one.name: up + quote(os.fsencode(address(one))) for one in others if one is not kept}
-    targets = _targets({**named, **links})
     result = kept.result
+    said = "\n".join(figure.source for figure in result.figures.values()) if result else ""
+    # Of ten thousand runs a page names a few, and a pattern of all would be made for each page.
+    named = {
+        one.name: up + quote(os.fsencode(address(one)))
+        for one in others
+        if one.name in said and one is not kept
+    }
+    targets = _targets({**named, **links})
     problems = [kept.problem] if kept.problem else []
     try:
         drawn = charts.of_run(kept)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -78,7 +79,7 @@ def build(
     except OSError as error:
         raise _unwritten(out, error) from None
     try:
-        _write(kept, fresh, title)
+        kept = _write(kept, fresh, title, say)
         # mkdtemp makes a folder for the owner alone; this one is for everyone.
         mask = os.umask(0)
         os.umask(mask)
@@ -115,20 +116,30 @@ def _unwritten(out: Path, error: OSError) -> RoostError:
     )
 
 
-def _write(kept: list[Kept], folder: Path, title: str) -> None:
+def _write(kept: list[Kept], folder: Path, title: str, say: Callable[[str], None]) -> list[Kept]:
+    """Write the site, and return the runs with what could not be read of them after all."""
     assets = folder / "assets"
     assets.mkdir()
     (assets / "site.js").write_text(pages.asset("site.js"), encoding="utf-8")
     shutil.copyfile(_plotly(), assets / "plotly.min.js")
-    folders = {run.folder for run in kept}
+    within: dict[Path, list[Kept]] = {run.folder: [] for run in kept}
     for run in kept:
-        files = _keep_files(run, folders, folder)
+        for above in run.folder.parents:
+            if above in within:
+                within[above].append(run)
+    written = []
+    for run in kept:
+        files, unread = _keep_files(run, within.keys(), folder)
+        for problem in unread:
+            say(problem)
+        told = replace(run, problem="; ".join(filter(None, (run.problem, *unread))))
         page = folder / pages.address(run)
         page.parent.mkdir(parents=True, exist_ok=True)
-        within = [one for one in kept if one.folder.is_relative_to(run.folder) and one is not run]
-        page.write_text(pages.run(run, files, within, kept), encoding="utf-8")
-    (folder / "index.html").write_text(pages.index(kept, title), encoding="utf-8")
+        page.write_text(pages.run(told, files, within[run.folder], kept), encoding="utf-8")
+        written.append(told)
+    (folder / "index.html").write_text(pages.index(written, title), encoding="utf-8")
     (folder / SITE_MARK).write_text("{}\n")
+    return written
 
 
 def _plotly() -> Path:
@@ -139,9 +150,14 @@ def _plotly() -> Path:
     return Path(spec.origin).parent / "package_data" / "plotly.min.js"
 
 
-def _keep_files(run: Kept, folders: set[Path], site: Path) -> dict[str, str]:
-    """Put a run's raw files into the site; their places in it, by their names in the run."""
-    found = {}
+def _keep_files(run: Kept, folders: Set[Path], site: Path) -> tuple[dict[str, str], list[str]]:
+    """Put a run's raw files into the site.
+
+    Returns:
+        Their places in it, by their names in the run; and a message for each that is left out
+        because it cannot be read.
+    """
+    found, unread = {}, []
     for place, directories, names in os.walk(run.folder):
         here = Path(place)
         directories[:] = sorted(
@@ -160,17 +176,27 @@ def _keep_files(run: Kept, folders: set[Path], site: Path) -> dict[str, str]:
             shown = relative if source.suffix.lower() in _PLAIN else f"{relative}.txt"
             target = site / "raw" / run.name / shown
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(source, target)
-            found[relative] = f"raw/{run.name}/{shown}"
-    return found
+            if _link(source, target):
+                found[relative] = f"raw/{run.name}/{shown}"
+            else:
+                unread.append(f"{run.name}/{relative}: cannot be read")
+    return found, unread
 
 
-def _link(source: Path, target: Path) -> None:
-    """The same file a second time, or a copy of it where that cannot be: runs are large."""
+def _link(source: Path, target: Path) -> bool:
+    """The same file a second time, or a copy of it where that cannot be: runs are large.
+
+    False where it is somebody else's to read, or is gone meanwhile.
+    """
+    if not os.access(source, os.R_OK):
+        return False
     try:
         target.hardlink_to(source)
+    except FileNotFoundError:
+        return False
     except OSError:
         shutil.copyfile(source, target)
+    return True
 
 
 def put(fresh: Path, place: Path) -> None:
@@ -178,9 +204,13 @@ def put(fresh: Path, place: Path) -> None:
 
     Where the system cannot exchange two names there is a moment without either.
     """
-    if not place.exists():
+    try:
         fresh.rename(place)
         return
+    except OSError as error:
+        # There is a site, perhaps since a moment: two may build the first one at a time.
+        if error.errno not in {errno.EEXIST, errno.ENOTEMPTY}:
+            raise
     with suppress(OSError, AttributeError):
         _exchange(fresh, place)
         return
