@@ -16,6 +16,9 @@ from roost.errors import UsageError
 if TYPE_CHECKING:
     from roost.notebooks import Outcome
 
+#: Columns of a terminal below which a check's name takes several lines.
+_NARROW = 70
+
 
 def _over_hosts(jobs: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Options of a verb that runs a notebook for hosts of an inventory."""
@@ -290,7 +293,9 @@ def _show(outcome: Outcome, undone: str) -> None:
         Text(f"{result.host}: {result.recipe} on {result.hardware}, {result.speculation}", "bold")
     )
     table = Table(box=None, pad_edge=False)
-    table.add_column("check", no_wrap=True)
+    # A run's name may be longer than a narrow terminal, and what was observed must have room.
+    narrow = console.width // 3 if console.width < _NARROW else None
+    table.add_column("check", no_wrap=narrow is None, overflow="fold", max_width=narrow)
     table.add_column("", no_wrap=True)
     table.add_column("observed", overflow="fold")
     told: set[str] = set()

@@ -17,11 +17,14 @@ import yaml
 from click.testing import CliRunner, Result
 from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
+from tests.unit.kept_runs import result
 from tests.unit.stand_in_engine import Container, Engine
 
 from roost import notebooks_cli, runs
 from roost.deployment import from_variables
 from roost.errors import RoostError, UsageError
+from roost.measure.checks import Check
+from roost.notebooks import Outcome
 
 ROOT = Path(__file__).parents[2]
 
@@ -205,3 +208,19 @@ def test_wrong_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
         assert isinstance(done.exception, UsageError)
         assert message in str(done.exception)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_narrow_terminal_shows_what_is_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    checks = [
+        Check(id="run 20261129T160005Z-spark-01-smol", ok=True, expected="", observed="2 points"),
+        Check(id="coding-c1", ok=False, expected="as fast", observed="-20.2 %"),
+    ]
+    found = result(ok=False, checks=checks)
+    with pytest.raises(SystemExit):
+        notebooks_cli.report([Outcome("", tmp_path, found)], False, "not compared")
+    said = capsys.readouterr().out
+    assert "FAILED" in said
+    assert "-20.2 %" in said
