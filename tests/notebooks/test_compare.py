@@ -17,8 +17,11 @@ from roost.measure import choices, compare, points
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
-#: The drafter was trained on it.
-PROMPT = {"prompt": "Explain what an LRU cache is.", "category": "learned"}
+#: The drafter was trained on the one, and has never seen the like of the other.
+PROMPTS = [
+    {"prompt": "Explain what an LRU cache is.", "category": "learned"},
+    {"prompt": "Who wrote Hamlet?", "category": "unseen"},
+]
 
 
 def test_three_choices_are_one_command_and_the_host_is_back(
@@ -26,7 +29,7 @@ def test_three_choices_are_one_command_and_the_host_is_back(
 ) -> None:
     checkout = Checkout(tmp_path, deployed.where, deployed.host.name)
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps(PROMPT))
+    prompts.write_text("".join(f"{json.dumps(prompt)}\n" for prompt in PROMPTS))
     before = release(deployed)
     program = Path(sys.executable).with_name("roost")
     command = [program, "compare", "--deploy", "dflash,ngram,none", "-i", checkout.inventory]
@@ -42,32 +45,40 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     assert result.failed == []
     found = {run.result.speculation: run for run in compared(checkout.runs)}
     assert set(found) == {"dflash", "ngram", "none"}
-    # The verdict agrees with the counters: what is faster than without drafts had some accepted.
+    # The verdict of each kind agrees with the counters: what is faster than without drafts had some
+    # accepted.
     cells = choices.shared(list(found.values()))
+    by_kind = {name: {cell.id: cell for cell in run.benchmark.cells} for name, run in found.items()}
+    kinds = {"learned-c1", "unseen-c1"}
     for one in choices.recommend(cells):
-        if one.choice not in {None, "none"}:
-            (cell,) = found[one.choice].benchmark.cells
-            steps = choices.tokens_per_step(cell)
+        if one.point in kinds and one.choice not in {None, "none"}:
+            steps = choices.tokens_per_step(by_kind[one.choice][one.point])
             assert steps is not None
             assert steps.value > 1.05
-    (cell,) = found["dflash"].benchmark.cells
-    length = points.metric("accept_length").estimate(cell)
-    assert length is not None
-    assert length.value > 1.05
-    ids = [check.id for check in result.checks]
-    assert {"recommend learned-c1", "counters learned-c1 dflash"} <= set(ids)
+    learned, unseen = (
+        points.metric("accept_length").estimate(by_kind["dflash"][kind]) for kind in sorted(kinds)
+    )
+    assert learned is not None
+    assert unseen is not None
+    assert learned.value > 1.05
+    assert learned.value > unseen.value
+    ids = {check.id for check in result.checks}
+    assert {f"recommend {kind}" for kind in kinds} <= ids
+    assert {f"counters {kind} dflash" for kind in kinds} <= ids
 
     # The faster of two is not worse than the other one.
     speed = points.metric("output_throughput")
-    throughput = {name: speed.estimate(run.benchmark.cells[0]) for name, run in found.items()}
+    throughput = {name: speed.estimate(cells["learned-c1"]) for name, cells in by_kind.items()}
     slow, fast = sorted(("dflash", "none"), key=lambda name: throughput[name].value)  # type: ignore[union-attr]
     before_it = set(checkout.runs.iterdir())
     done = checkout.run("compare", BASELINE=found[slow].name, OTHER=found[fast].name)
-    assert done.returncode == 0, done.stderr
     (folder,) = set(checkout.runs.iterdir()) - before_it
+    checks = runs.read(folder).checks
+    # Of what the drafter has never seen it may be the slower one, and then that is said.
+    assert (done.returncode == 0) == all(check.ok for check in checks), done.stderr
     whole = [f"run {found[name].name}" for name in (slow, fast)]
-    held = [check.id for check in runs.read(folder).checks if check.ok]
-    assert sorted(held) == sorted([*whole, "learned-c1"])
+    held = [check.id for check in checks if check.ok]
+    assert {*whole, "learned-c1"} <= set(held)
 
 
 def release(deployed: Deployed) -> str:
