@@ -69,7 +69,7 @@ def endpoint(store: Path, tmp_path: Path, ranges: list[str], cut: Cut) -> Iterat
     wheels.mkdir()
     (wheels / "thing-1.0-py3-none-any.whl").write_bytes(b"wheel")
     (tmp_path / "secret").write_text("not to be served")
-    hub = application(store, {"wheels": wheels}, token="open sesame")
+    hub = application(store, {"wheels": wheels}, token="open-sesame")
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and "range" in Headers(scope=scope):
@@ -269,7 +269,7 @@ def test_a_gated_repository_wants_the_token(
                 REPO, "config.json", endpoint=endpoint, cache_dir=tmp_path / "c", token=token
             )
     got = hf_hub_download(
-        REPO, "config.json", endpoint=endpoint, cache_dir=tmp_path / "c", token="open sesame"
+        REPO, "config.json", endpoint=endpoint, cache_dir=tmp_path / "c", token="open-sesame"
     )
     assert Path(got).read_text() == '{"model_type": "tiny"}\n'
 

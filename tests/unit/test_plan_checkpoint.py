@@ -331,7 +331,7 @@ def server() -> Iterator[tuple[str, list[Wire]]]:
 @pytest.fixture
 def wire(server: tuple[str, list[Wire]], store: Path) -> Wire:
     url, wires = server
-    wires.append(Wire(url, application(store, token="open sesame")))
+    wires.append(Wire(url, application(store, token="open-sesame")))
     return wires[-1]
 
 
@@ -540,7 +540,7 @@ class TestHub:
         for token in (None, "wrong"):
             with pytest.raises(RoostError, match="the repository is gated"):
                 read(wire.url, commit, token)
-        assert read(wire.url, commit, "open sesame").contents == HELD
+        assert read(wire.url, commit, "open-sesame").contents == HELD
 
     def test_a_shard_that_the_hub_does_not_have(
         self, wire: Wire, store: Path, folder: Path
