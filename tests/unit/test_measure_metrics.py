@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,36 @@ def test_sglang_restarted_or_with_several_ranks() -> None:
             metrics.delta(metrics.parse(sglang(100, 500, 10)), after)
     both = metrics.parse(sglang(100, 500, 10, block=4) + sglang(50, 250, 5, block=4, rank=1))
     assert both.speculation == metrics.SpecCounters(150, 450, 750 - 15 - 150)
+
+
+def test_a_restart_that_has_overtaken_the_old_counters() -> None:
+    """SGLang's collectors again, started anew: every counter is higher than it was before."""
+    before, after = reading("sglang_before"), reading("sglang_restarted")
+    assert after.generated_tokens > before.generated_tokens
+    assert after.requests > before.requests
+    with pytest.raises(RoostError, match="restarted") as raised:
+        metrics.delta(before, after)
+    assert "another start" in raised.value.why
+    # Without these gauges (0.5.17 and older) only a counter that fell would say so.
+    assert metrics.delta(dataclasses.replace(before, start=()), after).requests == 30
+
+
+def test_vllms_process_says_when_it_started() -> None:
+    """The line is of the page that a real engine (0.24) served."""
+    line = "process_start_time_seconds 1.79596270147e+09\n"
+    text = (DATA / "dflash_before.txt").read_text()
+    first, other = metrics.parse(text + line), metrics.parse(text + line.replace("70147", "71147"))
+    assert metrics.delta(first, first).generated_tokens == 0
+    with pytest.raises(RoostError, match="restarted"):
+        metrics.delta(first, other)
+    with pytest.raises(RoostError, match="no finite number"):
+        metrics.parse(f"{text}process_start_time_seconds NaN\n")
+
+
+def test_fewer_requests_than_before_are_a_restart() -> None:
+    after = metrics.parse(sglang(300, 5000, 9))
+    with pytest.raises(RoostError, match="restarted"):
+        metrics.delta(metrics.parse(sglang(100, 500, 10)), after)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf"])

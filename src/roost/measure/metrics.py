@@ -25,7 +25,7 @@ _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"
 
-#: Sources of SGLang 0.5.19 to 0.5.23; there once a server has speculated.
+#: Sources of SGLang 0.5.18 to 0.5.23; there once a server has speculated.
 _SGLANG_STEPS = "sglang:spec_verify_calls_total"
 _SGLANG_GENERATED = "sglang:generation_tokens_total"
 _SGLANG_PROMPT = "sglang:prompt_tokens_total"
@@ -34,6 +34,10 @@ _SGLANG_REQUESTS = "sglang:num_requests_total"
 _SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
 #: Positions beyond are no draft's; all below the highest one get a figure.
 _LONGEST_DRAFT = 1024
+#: Another value says that another process answers: vLLM's start, and the seconds that each phase of
+#: SGLang's start took (0.5.18 to 0.5.23; its pages are put together from several processes' files,
+#: and have no start time). A restarted engine that has overtaken its old counters is found by it.
+_STARTS = {"process_start_time_seconds", "sglang:startup_time_seconds"}
 _READ = {
     _DRAFTS,
     _DRAFT_TOKENS,
@@ -89,7 +93,9 @@ class Reading:
         speculation: None where the engine does not speculate; it then has no such families.
         block: SGLang's tokens of one block of drafts, anchor included; 0: not said yet. None with
             vLLM, which counts draft tokens itself.
-        requests: Finished requests, counted with SGLang only.
+        requests: Finished requests, counted with SGLang only. It counts a request and its tokens
+            when it ends, and its own health checks not at all.
+        start: What this start of the engine alone has; empty: it says nothing of the kind.
     """
 
     prompt_tokens: float
@@ -97,6 +103,7 @@ class Reading:
     speculation: SpecCounters | None
     block: float | None = None
     requests: float = 0.0
+    start: tuple[float, ...] = ()
 
 
 def parse(text: str) -> Reading:
@@ -107,7 +114,7 @@ def parse(text: str) -> Reading:
     """
     sums: dict[str, float] = {}
     positions: dict[int, float] = {}
-    blocks, of_sglang = [0.0], False
+    blocks, starts, of_sglang = [0.0], list[float](), False
     try:
         for family in text_string_to_metric_families(text):
             of_sglang |= family.name.startswith("sglang:")
@@ -119,14 +126,16 @@ def parse(text: str) -> Reading:
                     sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
                 elif sample.name == _SGLANG_BLOCK:
                     blocks.append(sample.value)
+                elif sample.name in _STARTS:
+                    starts.append(sample.value)
     except (ValueError, KeyError, IndexError) as error:
         raise RoostError("/metrics is not Prometheus text", why=str(error)) from None
-    if not all(map(math.isfinite, (*sums.values(), *positions.values(), *blocks))):
+    if not all(map(math.isfinite, (*sums.values(), *positions.values(), *blocks, *starts))):
         raise RoostError("/metrics has no usable counters", why="a counter is no finite number")
     if not all(0 <= at < _LONGEST_DRAFT for at in positions):
         raise RoostError("/metrics has no usable counters", why="a draft has no such position")
     if of_sglang:
-        return _sglang(sums, max(blocks))
+        return replace(_sglang(sums, max(blocks)), start=tuple(sorted(starts)))
     if _GENERATED not in sums:
         raise RoostError("/metrics has no usable counters", why=f"{_GENERATED} is not there")
     speculation = None
@@ -139,7 +148,8 @@ def parse(text: str) -> Reading:
                 positions.get(at, 0.0) for at in range(max(positions, default=-1) + 1)
             ),
         )
-    return Reading(sums.get(_PROMPT, 0.0), sums[_GENERATED], speculation)
+    prompt, start = sums.get(_PROMPT, 0.0), tuple(sorted(starts))
+    return Reading(prompt, sums[_GENERATED], speculation, start=start)
 
 
 def _sglang(sums: dict[str, float], block: float) -> Reading:
@@ -175,15 +185,18 @@ def delta(before: Reading, after: Reading) -> Reading:
     """What happened between two readings of the same engine.
 
     Raises:
-        RoostError: A counter went down or vanished: the engine restarted in between, and nothing
-            can be said about that time.
+        RoostError: A counter went down or vanished, or the process is another one: the engine
+            restarted in between, and nothing can be said about that time.
     """
+    if before.start and after.start and before.start != after.start:
+        raise _restarted("another start of it answers")
     change = Reading(
         prompt_tokens=after.prompt_tokens - before.prompt_tokens,
         generated_tokens=after.generated_tokens - before.generated_tokens,
         speculation=None,
         block=after.block,
         requests=after.requests - before.requests,
+        start=after.start,
     )
     if after.block is None:
         change = replace(change, speculation=_between(before.speculation, after.speculation))
@@ -217,6 +230,7 @@ def _between(first: SpecCounters | None, last: SpecCounters | None) -> SpecCount
 def _values(reading: Reading) -> Iterable[float]:
     yield reading.prompt_tokens
     yield reading.generated_tokens
+    yield reading.requests
     if spec := reading.speculation:
         yield from (spec.drafts, spec.draft_tokens, spec.accepted, *spec.per_position)
 
