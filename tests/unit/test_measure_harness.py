@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import signal
@@ -161,6 +162,17 @@ def test_sglangs_shuffled_requests_are_in_the_prompts_order_again() -> None:
     assert [request.prompt_tokens for request in found.requests] == list(range(100, 108))
 
 
+def test_answers_that_may_end_early_are_counted_by_sglang_itself() -> None:
+    """Without a usage in its chunks the harness (0.5.19, 0.5.23) counts what was asked for."""
+    words = harness.sglang_command(dataclasses.replace(LOAD, ignore_eos=False))
+    assert "--disable-ignore-eos" in words
+    assert json.loads(words[words.index("--extra-request-body") + 1]) == {
+        "temperature": 0,
+        # The usage of a whole answer would come in a chunk without choices, where it fails.
+        "stream_options": {"include_usage": False, "continuous_usage_stats": True},
+    }
+
+
 def test_commands_send_the_prompts_as_they_are_to_completions() -> None:
     vllm = harness.vllm_command(LOAD)
     assert vllm[:3] == ["vllm", "bench", "serve"]
@@ -173,6 +185,7 @@ def test_commands_send_the_prompts_as_they_are_to_completions() -> None:
     assert sglang[sglang.index("--backend") + 1] == "sglang-oai"
     assert "--apply-chat-template" not in sglang
     assert "--disable-ignore-eos" not in sglang
+    assert sglang[sglang.index("--extra-request-body") + 1] == '{"temperature": 0}'
 
 
 def test_every_flag_of_the_command_is_one_of_vllms() -> None:

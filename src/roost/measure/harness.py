@@ -121,7 +121,14 @@ def sglang_command(load: Load) -> list[str]:
     """SGLang's harness under its older name, which every release from 0.5.14 to 0.5.23 takes.
 
     It shuffles a data set, by ``--seed``; :func:`parse_sglang` puts its requests in order again.
+
+    A request's length is what was asked for unless a chunk with text has a usage, and a chunk
+    without choices, as the usage of a whole answer is, fails it. So where an answer may end early,
+    every chunk is to have its usage. Where none may, what was asked for is exact.
     """
+    body: dict[str, Any] = {"temperature": 0}
+    if not load.ignore_eos:
+        body["stream_options"] = {"include_usage": False, "continuous_usage_stats": True}
     return [
         "python3", "-m", "sglang.bench_serving",
         "--backend", "sglang-oai", "--base-url", load.base_url,
@@ -130,7 +137,7 @@ def sglang_command(load: Load) -> list[str]:
         "--dataset-name", "custom", "--dataset-path", str(load.prompts),
         "--sharegpt-output-len", str(load.output_tokens), "--num-prompts", str(load.count),
         "--max-concurrency", str(load.concurrency),
-        "--extra-request-body", '{"temperature": 0}',
+        "--extra-request-body", json.dumps(body),
         *([] if load.ignore_eos else ["--disable-ignore-eos"]),
         "--seed", str(load.seed), "--warmup-requests", "0", "--disable-tqdm",
         # Its accept length is the mean since the engine's start unless the cache is flushed.
