@@ -22,11 +22,13 @@ from tests.unit.stand_in_engine import Container, Engine
 from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
-from roost.measure import benchmark, harness, points, throttling
+from roost.measure import benchmark, harness, metrics, points, throttling
+from roost.measure.harness import HarnessResult, Request
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
 from roost.measure.verify import Evidence, reach
 
+DATA = Path(__file__).parent / "data"
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
 
 
@@ -313,7 +315,7 @@ def reading(tokens: float, drafts: float | None = 0.0) -> Reading:
 
 
 def test_counters_explain_what_the_harness_counted_or_not() -> None:
-    path = Path(__file__).parent / "data" / "harness" / "vllm_0.24_plain_c1.json"
+    path = DATA / "harness" / "vllm_0.24_plain_c1.json"
     result = harness.parse_vllm(path.read_text())
     assert result.total_output_tokens == 1024
     assert benchmark.judge(result, reading(0, None), reading(1030, None)) == ([], None)
@@ -323,8 +325,103 @@ def test_counters_explain_what_the_harness_counted_or_not() -> None:
     assert marks == []
     assert spec is not None
     assert spec.counters.accept_length == 3.0
-    # An engine whose counters are not read is judged by its requests alone.
-    assert benchmark.judge(result, None, None) == ([], None)
+
+
+def of_sglang(count: int, tokens: int) -> HarnessResult:
+    """What SGLang's harness would say of requests of so many tokens."""
+    requests = tuple(Request(40, tokens, 0.1, 1.0) for _ in range(count))
+    return HarnessResult(9.0, count, 0, count * tokens, 1.0, requests, accept_length=9.9)
+
+
+def sglang_page(name: str) -> Reading:
+    """What SGLang's own collectors wrote: 20 requests of 128 tokens in 20 steps each."""
+    return metrics.parse((DATA / "metrics" / f"sglang_{name}.txt").read_text())
+
+
+def test_sglangs_counters_explain_what_its_harness_counted_or_not() -> None:
+    before, after = sglang_page("before"), sglang_page("after")
+    marks, spec = benchmark.judge(of_sglang(20, 128), before, after)
+    assert marks == []
+    assert spec is not None
+    assert spec.counters.accept_length == pytest.approx(6.35)
+    # Its harness misses an answer's last token where that is no text.
+    assert benchmark.judge(of_sglang(20, 127), before, after)[0] == []
+    (mark,), _ = benchmark.judge(of_sglang(20, 126), before, after)
+    assert mark == (
+        "another client was served: the engine generated 2560 tokens, the harness's requests "
+        "took 2520"
+    )
+    # One more request than ours is another client's, however few tokens it took.
+    (mark,), _ = benchmark.judge(of_sglang(19, 134), before, after)
+    assert mark == (
+        "another client was served: the engine finished 20 requests, the harness sent 19"
+    )
+    (mark,), _ = benchmark.judge(of_sglang(21, 122), before, after)
+    assert mark.startswith("the counters are not its own: the engine finished 20 requests")
+    (mark,), spec = benchmark.judge(of_sglang(30, 64), before, sglang_page("restarted"))
+    assert mark.startswith("the engine restarted between two readings of /metrics (another start")
+    assert spec is None
+
+
+def counts_as_sglang(engine: Engine, *, steps: bool = True) -> str:
+    """SGLang's families, moved by the stand-in of the load generator; its requests are of 32."""
+    tokens, drafts, *_ = engine.load
+    requests = tokens // 32 + len(engine.requests)
+    lines = [
+        f"sglang:generation_tokens_total {tokens + 8 * len(engine.requests)}",
+        f"sglang:num_requests_total {requests}",
+        "sglang:spec_num_draft_tokens 5.0",
+        "sglang:spec_accept_length 9.9",
+    ]
+    return (
+        "\n".join([*lines, *([f"sglang:spec_verify_calls_total {drafts}"] if steps else [])]) + "\n"
+    )
+
+
+@pytest.fixture
+def sglang(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setattr(benchmark.Session, "style", "sglang")
+    monkeypatch.setattr(harness, "sglang_command", harness.vllm_command)
+    monkeypatch.setattr(harness, "parse_sglang", lambda text, _: harness.parse_vllm(text))
+    monkeypatch.setattr(bench.engine, "metrics", lambda: counts_as_sglang(bench.engine))
+    return bench
+
+
+def test_on_sglang_figures_are_from_counters_and_say_from_which(sglang: Bench) -> None:
+    evidence, measured = sglang.measure()
+    assert failed(evidence) == {}
+    figure = evidence.figures["code-c1.accept_length"]
+    one = measured.cells[0].repetitions[0].speculation
+    assert one is not None
+    assert one.draft_tokens == pytest.approx(one.drafts * 4)
+    assert one.accepted == pytest.approx(64 - 2 - one.drafts)
+    assert figure.value == pytest.approx(62 / 64 * 3.4, rel=0.02)
+    said = "; from its counters of verification steps and generated tokens"
+    assert said in figure.source
+    assert said in evidence.figures["code-c1.accept_rate"].source
+    assert said not in evidence.figures["code-c1.ttft"].source
+
+
+def test_on_sglang_another_client_is_seen_by_one_request(sglang: Bench) -> None:
+    sglang.scenario(foreign_tokens=32)
+    why = failed(sglang.measure()[0])["code-c1"]
+    assert why == (
+        "2 left out: another client was served: the engine finished 3 requests, the harness sent 2"
+    )
+
+
+def test_an_sglang_without_these_counters_has_a_mean_that_says_so(
+    sglang: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = counts_as_sglang
+    monkeypatch.setattr(sglang.engine, "metrics", lambda: page(sglang.engine, steps=False))
+    evidence, measured = sglang.measure()
+    assert measured.cells[0].repetitions[0].speculation is None
+    figure = evidence.figures["code-c1.accept_length"]
+    # The harness's, never the gauge's.
+    assert figure.value == pytest.approx(3.4, rel=0.02)
+    assert "; not from counters: the mean that the engine kept" in figure.source
+    assert "code-c1.accept_rate" not in evidence.figures
 
 
 def test_parameters_are_refused_in_words(tmp_path: Path) -> None:

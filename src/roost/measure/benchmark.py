@@ -38,6 +38,8 @@ UNEXPLAINED = 0.01
 _SLOWEST_TOKENS_PER_S = 0.5
 _START_S = 600.0
 _LIMIT_S = 4 * 3600.0
+#: Metrics whose origin differs between engines.
+_OF_DRAFTS = {"accept_length", "accept_rate"}
 
 
 @dataclass(frozen=True)
@@ -361,30 +363,20 @@ def _run_harness(session: Session, load: Load, *, sglang: bool) -> None:
 
 
 def judge(
-    result: HarnessResult, before: metrics.Reading | None, after: metrics.Reading | None
+    result: HarnessResult, before: metrics.Reading, after: metrics.Reading
 ) -> tuple[list[str], Speculation | None]:
-    """Why a repetition does not count, and what its counters say of speculation.
-
-    Without readings (an engine whose counters roost does not read) only the requests are judged.
-    """
+    """Why a repetition does not count, and what its counters say of speculation."""
     marks = []
     if result.failed:
         reasons = [request.error for request in result.requests if request.error]
         why = f": {' '.join(reasons[0].split())[-120:]}" if reasons else ""
         marks.append(f"{result.failed} of {len(result.requests)} requests failed{why}")
-    if before is None or after is None:
-        return marks, None
     try:
         change = metrics.delta(before, after)
     except RoostError as error:
         return [*marks, f"{error.what} ({error.why})"], None
-    unexplained = change.generated_tokens - result.total_output_tokens
-    if not result.failed and abs(unexplained) > UNEXPLAINED * result.total_output_tokens:
-        who = "another client was served" if unexplained > 0 else "the counters are not its own"
-        marks.append(
-            f"{who}: the engine generated {change.generated_tokens:.0f} tokens, the harness's "
-            f"requests took {result.total_output_tokens}"
-        )
+    if not result.failed and (mark := _unexplained(result, change)):
+        marks.append(mark)
     found = change.speculation
     if found is None:
         return marks, None
@@ -394,6 +386,26 @@ def judge(
         accepted=found.accepted,
         per_position=list(found.per_position),
     )
+
+
+def _unexplained(result: HarnessResult, change: metrics.Reading) -> str:
+    """What the engine did besides the harness's requests, or less than they took; or nothing."""
+    allowed = UNEXPLAINED * result.total_output_tokens
+    counted = f"the engine generated {change.generated_tokens:.0f} tokens"
+    more = change.generated_tokens - result.total_output_tokens
+    if change.block is not None:
+        # SGLang: its harness does not see the token that ends an answer and is no text.
+        allowed = max(allowed, result.completed)
+        if others := change.requests - result.completed:
+            counted = f"the engine finished {change.requests:.0f} requests"
+            return f"{_who(others)}: {counted}, the harness sent {result.completed}"
+    if abs(more) <= allowed:
+        return ""
+    return f"{_who(more)}: {counted}, the harness's requests took {result.total_output_tokens}"
+
+
+def _who(more: float) -> str:
+    return "another client was served" if more > 0 else "the counters are not its own"
 
 
 def _requests(cell: Cell, result: HarnessResult) -> list[RequestPoint]:
@@ -514,6 +526,8 @@ def _figures(session: Session, cell: CellPoints) -> None:
             f"suite {session.plan.name}: {len(cell.clean)} repetitions, {requests} requests; "
             f"{', '.join(one.raw for one in cell.clean)}"
         )
+        if session.style == "sglang" and metric.key in _OF_DRAFTS:
+            source += f"; {_drafts_of_sglang(cell)}"
         source += "".join(
             f"; published {one.value:g} {metric.unit} ({one.source}, {one.table})"
             for one in cell.published
@@ -534,6 +548,16 @@ def _figures(session: Session, cell: CellPoints) -> None:
             unit="%",
             source=f"suite {session.plan.name}: counters of all repetitions that count",
         )
+
+
+def _drafts_of_sglang(cell: CellPoints) -> str:
+    """Where its accept length and rate are from: it counts no accepted drafts."""
+    if any(one.speculation is None for one in cell.clean):
+        return (
+            "not from counters: the mean that the engine kept of its steps since its cache was "
+            "flushed, before each repetition"
+        )
+    return "from its counters of verification steps and generated tokens"
 
 
 def shown(found: statistics.Estimate) -> str:
@@ -568,14 +592,14 @@ def _remote(session: Session) -> ssh.Remote:
     return session.target.remote
 
 
-def _reading(session: Session, name: str) -> metrics.Reading | None:
-    """The counters now; ``None`` for an engine whose counters are not vLLM's."""
+def _reading(session: Session, name: str) -> metrics.Reading:
+    """The counters now; the page is kept."""
     client = session.target.client
     if client is None:
         raise RoostError(session.target.no_remote)
     page = client.metrics(session.deployment.metrics_path)
     write_atomically(session.folder / name, page)
-    return None if session.style == "sglang" else metrics.parse(page)
+    return metrics.parse(page)
 
 
 def _docker(session: Session, words: Sequence[str], given: str | None = None) -> str:
