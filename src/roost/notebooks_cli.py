@@ -215,7 +215,8 @@ def _compare_runs(
         "runs": [str(run.folder) for run in begun.compared],
         "published": published,
     }
-    outcome = Outcome("", begun.folder, notebooks.execute("compare", given, begun.folder))
+    hosts = ", ".join(dict.fromkeys(run.result.host for run in begun.compared))
+    outcome = Outcome(hosts, begun.folder, notebooks.execute("compare", given, begun.folder))
     report([outcome], as_json, "not compared")
 
 

@@ -90,6 +90,7 @@ def test_a_regression_from_measuring_to_the_verdict(engine: Engine, tmp_path: Pa
         notebooks_cli.compare, [str(slower), str(baseline), "--runs", str(tmp_path / "runs")]
     )
     assert again.exit_code == 0, again.output
+    assert again.stdout.splitlines()[-1].startswith("spark-01             passed")
 
 
 def test_what_breaks_leaves_a_run_that_says_so(engine: Engine, tmp_path: Path) -> None:
