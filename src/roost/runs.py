@@ -288,9 +288,15 @@ def read(folder: Path) -> Result:
     except OSError as error:
         raise RoostError(f"{folder}: no finished run", why=str(error.strerror)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RoostError(f"{folder / RESULT}: {where}: {first['msg']}") from None
+        raise RoostError(f"{folder / RESULT}: {first_defect(error)}") from None
+    except UnicodeDecodeError as error:
+        raise RoostError(f"{folder / RESULT}: no text", why=str(error)) from None
+
+
+def first_defect(error: ValidationError) -> str:
+    """Where a document is wrong first, and how; of one that is no JSON there is no place."""
+    first = error.errors()[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -174,6 +174,12 @@ def test_reading_what_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text('{"ok": true}')
     with pytest.raises(RoostError, match=r"result\.json: notebook: Field required"):
         runs.read(tmp_path)
+    (tmp_path / "result.json").write_text('{"ok": tr')
+    with pytest.raises(RoostError, match=r"result\.json: Invalid JSON"):
+        runs.read(tmp_path)
+    (tmp_path / "result.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(RoostError, match=r"result\.json: no text"):
+        runs.read(tmp_path)
 
 
 def test_what_cannot_be_asked_is_told_once(tmp_path: Path) -> None:

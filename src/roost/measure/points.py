@@ -458,6 +458,4 @@ def parse(text: str, path: Path = Path(FILE)) -> Benchmark:
     try:
         return Benchmark.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RoostError(f"{path}: {where}: {first['msg']}") from None
+        raise RoostError(f"{path}: {runs.first_defect(error)}") from None
