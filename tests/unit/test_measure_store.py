@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from tests.unit.kept_runs import benchmark, keep
 
 from roost import measure
-from roost.errors import UsageError
+from roost.errors import RoostError, UsageError
 from roost.measure import points, store
 
 
@@ -146,6 +147,48 @@ def test_runs_within_runs_are_found_and_a_site_among_them_is_not(root: Path) -> 
         "4-rollout/hosts/spark-01",
         "4-rollout/hosts/spark-02",
     ]
+
+
+def test_a_folder_in_place_of_a_result_is_no_run_of_its_own(root: Path) -> None:
+    (root / "0-odd" / "result.json").mkdir(parents=True)
+    first, *others = store.read_all(root)
+    assert (first.name, first.state) == ("0-odd", "unreadable")
+    assert first.problem == f"{root}/0-odd/result.json: cannot be read (Is a directory)"
+    assert len(others) == 3
+
+
+def close(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may read everything, so the call that lists a folder refuses this one."""
+    listed = os.scandir
+
+    def scandir(path: str | os.PathLike[str]) -> object:
+        if Path(path) == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+
+
+@pytest.mark.parametrize("name", ["2-spark-02", "9-other", "1-spark-01/hosts"])
+def test_a_folder_that_is_closed_to_us_is_named(
+    name: str, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / name).mkdir(parents=True, exist_ok=True)
+    close(root / name, monkeypatch)
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert said == [f"{root}/{name}: cannot be read (Permission denied)"]
+    states = dict(zip(found.runs["run"], found.runs["state"], strict=True))
+    assert states[name] == "unreadable"
+    assert {"3-spark-01", "1-spark-01"} <= set(states)
+
+
+def test_runs_that_nobody_may_list_are_an_error(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close(root, monkeypatch)
+    with pytest.raises(RoostError, match="cannot be read"):
+        store.read_all(root)
 
 
 def test_measuring_does_not_wait_for_pandas() -> None:

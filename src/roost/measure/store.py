@@ -27,7 +27,7 @@ from roost.measure.points import METRICS, Benchmark
 from roost.measure.running import HOST
 from roost.parquet import read as read_parquet
 from roost.root import repository_root
-from roost.runs import RESULT
+from roost.runs import RESULT, first_defect
 
 _Model = TypeVar("_Model", bound=BaseModel)
 State = Literal["passed", "failed", "unfinished", "unreadable"]
@@ -125,6 +125,7 @@ class Kept:
         measured: The rows of a benchmark in :attr:`Frames.points`.
         machine: None in runs from before it was kept.
         problem: What could not be read, and why; empty where everything could.
+        unfinished: It has no ``result.json``.
     """
 
     name: str
@@ -135,11 +136,12 @@ class Kept:
     measured: tuple[dict[str, Any], ...] = ()
     machine: KeptHost | None = None
     problem: str = ""
+    unfinished: bool = False
 
     @property
     def state(self) -> State:
         if self.result is None:
-            return "unreadable" if (self.folder / RESULT).exists() else "unfinished"
+            return "unfinished" if self.unfinished else "unreadable"
         return "passed" if self.result.ok else "failed"
 
     @property
@@ -168,7 +170,7 @@ class Kept:
             RoostError: The file is broken.
         """
         path = self.folder / throttling.FILE
-        if not path.exists():
+        if not os.path.exists(path):  # noqa: PTH110 - of a folder that is closed to us Path raises
             return []
         return read_parquet(path, throttling.COLUMNS, throttling.NOT_ALWAYS)
 
@@ -179,25 +181,39 @@ class Kept:
 def find(root: Path) -> Iterator[Path]:
     """Every run's folder below a root, and folders that hold nothing; sorted, links not followed.
 
+    A folder that cannot be listed may be a run, or have some in it: it is one of them.
+
     Raises:
         UsageError: There is no such folder.
+        RoostError: It cannot be listed.
     """
     if not root.is_dir():
         raise UsageError(f"{root}: no such folder", fix="runs are kept in runs/ unless told else")
     within: set[Path] = set()
-    for place, directories, files in os.walk(root):
+    closed: list[Path] = []
+
+    def keep(error: OSError) -> None:
+        if Path(error.filename) == root:
+            raise RoostError(f"{root}: cannot be read", why=str(error.strerror))
+        closed.append(Path(error.filename))
+
+    for place, directories, files in os.walk(root, onerror=keep):
+        while closed:
+            yield closed.pop(0)
         here = Path(place)
-        hidden = [name for name in directories if name.startswith(".")]
-        sites = [name for name in directories if (here / name / SITE_MARK).exists()]
-        directories[:] = sorted(set(directories) - set(hidden) - set(sites))
-        is_run = bool({RESULT, ROLLOUT} & set(files)) or any(
-            name.endswith(".ipynb") for name in files
-        )
+        # A folder of this name is no run, but its parent is one that cannot be read.
+        documents = {RESULT, ROLLOUT} & {*directories, *files}
+        hidden = {name for name in directories if name.startswith(".")}
+        # Where a folder is closed to us Path.exists raises.
+        sites = {name for name in directories if os.path.exists(here / name / SITE_MARK)}  # noqa: PTH110
+        directories[:] = sorted(set(directories) - hidden - sites - documents)
+        is_run = bool(documents) or any(name.endswith(".ipynb") for name in files)
         inside = here.parent in within
         if is_run or inside:
             within.add(here)
         if is_run or (not inside and not directories and here != root):
             yield here
+    yield from closed
 
 
 def read(folder: Path, root: Path | None = None) -> Kept:
@@ -213,17 +229,29 @@ def read(folder: Path, root: Path | None = None) -> Kept:
             problems.append(f"{error.what} ({error.why})" if error.why else error.what)
             return otherwise
 
-    document = attempt(lambda: _document(folder), {})
+    listed: set[str] | None = attempt(lambda: _names(folder), None)
+    there = listed or set()
+    document = {} if listed is None else attempt(lambda: _document(folder, there), {})
     result = machine = benchmark = None
     measured: tuple[dict[str, Any], ...] = ()
     if document:
         result = attempt(lambda: _checked(KeptResult, document, folder / RESULT), None)
-    if result is not None and (folder / points.FILE).exists():
+    if result is not None and points.FILE in there:
         benchmark, measured = attempt(lambda: _benchmark(folder, name), (None, ()))
-    if (folder / HOST).exists():
+    if HOST in there:
         path = folder / HOST
         machine = attempt(lambda: _checked(KeptHost, _object(path), path), None)
-    return Kept(name, folder, result, document, benchmark, measured, machine, "; ".join(problems))
+    return Kept(
+        name,
+        folder,
+        result,
+        document,
+        benchmark,
+        measured,
+        machine,
+        problem="; ".join(problems),
+        unfinished=listed is not None and RESULT not in there,
+    )
 
 
 def read_all(root: Path) -> list[Kept]:
@@ -235,10 +263,19 @@ def read_all(root: Path) -> list[Kept]:
     return [read(folder, root) for folder in find(root)]
 
 
-def _document(folder: Path) -> dict[str, Any]:
-    if (folder / ROLLOUT).exists() and not (folder / RESULT).exists():
+def _names(folder: Path) -> set[str]:
+    """What is in a folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries}
+    except OSError as error:
+        raise RoostError(f"{folder}: cannot be read", why=str(error.strerror)) from None
+
+
+def _document(folder: Path, there: set[str]) -> dict[str, Any]:
+    if ROLLOUT in there and RESULT not in there:
         return _rollout(folder / ROLLOUT)
-    if not (folder / RESULT).exists():
+    if RESULT not in there:
         raise RoostError(f"{folder}: no {RESULT}", why="the run was killed, or is still going on")
     return _object(folder / RESULT)
 
@@ -268,9 +305,7 @@ def _checked(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise RoostError(f"{path}: {where}: {first['msg']}") from None
+        raise RoostError(f"{path}: {first_defect(error)}") from None
 
 
 def _benchmark(folder: Path, name: str) -> tuple[Benchmark, tuple[dict[str, Any], ...]]:

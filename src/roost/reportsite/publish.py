@@ -170,7 +170,8 @@ def _keep_files(run: Kept, folders: Set[Path], site: Path) -> tuple[dict[str, st
         for name in sorted(names):
             source = here / name
             # A link could lead to anything that whoever builds the site may read.
-            if name.startswith(".") or source.is_symlink() or not source.is_file():
+            # Where a folder is closed to us, Path's own questions raise.
+            if name.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
                 continue
             relative = source.relative_to(run.folder).as_posix()
             shown = relative if source.suffix.lower() in _PLAIN else f"{relative}.txt"
