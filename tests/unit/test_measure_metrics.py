@@ -153,7 +153,7 @@ def test_a_restart_that_has_overtaken_the_old_counters() -> None:
     with pytest.raises(RoostError, match="restarted") as raised:
         metrics.delta(before, after)
     assert "another start" in raised.value.why
-    # Without these gauges (0.5.17 and older) only a counter that fell would say so.
+    # Without these gauges (0.5.14) only a counter that fell would say so.
     assert metrics.delta(dataclasses.replace(before, start=()), after).requests == 30
 
 

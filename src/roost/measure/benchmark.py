@@ -335,8 +335,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
         output_throughput=result.output_throughput,
         requests=_requests(cell, result),
         speculation=spec_delta,
-        accept_length=(spec_delta.counters.accept_length if spec_delta else None)
-        or result.accept_length,
+        accept_length=spec_delta.counters.accept_length if spec_delta else None,
         clock=watch.clock,
         raw=raw,
         marks=marks,
@@ -527,7 +526,7 @@ def _figures(session: Session, cell: CellPoints) -> None:
             f"{', '.join(one.raw for one in cell.clean)}"
         )
         if session.style == "sglang" and metric.key in _OF_DRAFTS:
-            source += f"; {_drafts_of_sglang(cell)}"
+            source += "; from counters of steps and tokens: SGLang counts no accepted drafts"
         source += "".join(
             f"; published {one.value:g} {metric.unit} ({one.source}, {one.table})"
             for one in cell.published
@@ -548,16 +547,6 @@ def _figures(session: Session, cell: CellPoints) -> None:
             unit="%",
             source=f"suite {session.plan.name}: counters of all repetitions that count",
         )
-
-
-def _drafts_of_sglang(cell: CellPoints) -> str:
-    """Where its accept length and rate are from: it counts no accepted drafts."""
-    if any(one.speculation is None for one in cell.clean):
-        return (
-            "not from counters: the mean that the engine kept of its steps since its cache was "
-            "flushed, before each repetition"
-        )
-    return "from its counters of verification steps and generated tokens"
 
 
 def shown(found: statistics.Estimate) -> str:

@@ -25,7 +25,7 @@ _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"
 
-#: Sources of SGLang 0.5.18 to 0.5.23; there once a server has speculated.
+#: Sources of SGLang 0.5.14 to 0.5.23; there once a server has speculated.
 _SGLANG_STEPS = "sglang:spec_verify_calls_total"
 _SGLANG_GENERATED = "sglang:generation_tokens_total"
 _SGLANG_PROMPT = "sglang:prompt_tokens_total"
@@ -35,7 +35,7 @@ _SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
 #: Positions beyond are no draft's; all below the highest one get a figure.
 _LONGEST_DRAFT = 1024
 #: Another value says that another process answers: vLLM's start, and the seconds that each phase of
-#: SGLang's start took (0.5.18 to 0.5.23; its pages are put together from several processes' files,
+#: SGLang's start took (0.5.17 to 0.5.23; its pages are put together from several processes' files,
 #: and have no start time). A restarted engine that has overtaken its old counters is found by it.
 _STARTS = {"process_start_time_seconds", "sglang:startup_time_seconds"}
 _READ = {

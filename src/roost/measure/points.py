@@ -90,7 +90,7 @@ class Repetition(_Data):
 
     Attributes:
         output_throughput: The harness's own figure, tokens per second of all users.
-        accept_length: From counters where there are any, else the harness's own.
+        accept_length: From counters; in older runs of SGLang the harness's own mean.
         clock: Median GPU clock, MHz.
         raw: The harness's file in the run's folder.
         marks: Why it is left out of the figures; none: it counts.
