@@ -105,6 +105,7 @@ def outcome(
         lines += [f"{prompts[name]} {text}" for name, text in result["answers"].items()]
         if result["figures"]:
             lines.append(_figures(result["figures"]))
+            lines += _published(result, deployment)
         told = {"failed": False, "message": "", "lines": lines}
         return {**told, "serves": serves, "record": None}
     found = _explained(result["failure"], deployment)
@@ -399,3 +400,43 @@ def _figures(figures: Mapping[str, float]) -> str:
         "tokens_per_second": "{:.1f} tokens/s",
     }
     return ", ".join(text.format(figures[name]) for name, text in units.items() if name in figures)
+
+
+#: Of one request at a time; with and without the time to its first token.
+_SPEEDS = {"output_throughput", "decode_throughput"}
+
+
+def _published(result: Mapping[str, Any], deployment: Mapping[str, Any]) -> Iterator[str]:
+    """What others measured, where no kept release set a floor of speed.
+
+    No floor itself: for one choice on one machine the published figures differ by prompt (29.5 to
+    64 tokens/s, source 004) and by settings that a site may choose (38 without CUDA graphs, 217
+    with them, source 000).
+    """
+    judged = any(found["id"] == "speed" for found in result["checks"])
+    if judged or "tokens_per_second" not in result["figures"]:
+        return
+    # Reads the whole catalogue, which the outcome of most deploys has no use for.
+    from roost import catalog
+
+    recipe = catalog.current().recipes.get(deployment["recipe"])
+    figures = [
+        figure
+        for figure in (recipe.published() if recipe else [])
+        if figure.what in _SPEEDS
+        and figure.kind == "measured"
+        and figure.conditions.get("concurrency") == 1
+        and "model" not in figure.conditions  # of another one, for comparison
+        and figure.hardware == deployment["hardware"]
+        and figure.speculation == deployment["speculation"]
+    ]
+    values = [figure.value for figure in figures if isinstance(figure.value, int | float)]
+    if not values:
+        return
+    low, high = min(values), max(values)
+    span = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    sources = "; ".join(sorted({figure.source for figure in figures}))
+    yield (
+        f"published for one request at a time: {span} tokens/s ({sources}), "
+        "with other prompts and settings; no earlier release sets a floor of speed here"
+    )

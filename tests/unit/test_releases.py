@@ -76,6 +76,30 @@ def test_a_release_that_serves_tells_answers_and_figures(given: dict[str, Any]) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("recipe", "speculation", "published"),
+    [
+        # Its tables of one request at a time, least and most: both of turboquant-*.
+        ("qwen3.5-27b-aeon-nvfp4-dflash", "dflash", "28.14 to 64.02 tokens/s"),
+        ("ornith-1.5-35b-nvfp4-dflash2", "mtp", "72.1 tokens/s"),
+        ("qwen3.5-27b-aeon-nvfp4-dflash", "none", None),
+        # From its shortest prompt to its whole context.
+        ("ornith-1.0-35b-fp8", "none", "20.9 to 37.9 tokens/s"),
+        ("nobodys", "none", None),
+    ],
+)
+def test_a_speed_without_a_floor_is_shown_beside_the_published_ones(
+    given: dict[str, Any], recipe: str, speculation: str, published: str | None
+) -> None:
+    asked = {**given, "recipe": recipe, "hardware": "gb10", "speculation": speculation}
+    told = result("serves", figures={"tokens_per_second": 40.0})
+    lines = releases.outcome(told, "spark-01", asked)["lines"][1:]
+    assert len(lines) == (published is not None)
+    assert all(f"one request at a time: {published} (" in line for line in lines)
+    told["checks"] = [check("speed", ok=True)]
+    assert releases.outcome(told, "spark-01", asked)["lines"][1:] == []
+
+
 def test_a_failed_gate_says_what_was_asked_and_what_serves_now(given: dict[str, Any]) -> None:
     broken = failure(
         "gate", checks=[check("answer_capital"), check("speed", observed="3 tokens/s")]
