@@ -168,10 +168,8 @@ def read(folder: Path) -> Rollout:
     except OSError as error:
         raise RoostError(f"{folder}: no rollout", why=str(error.strerror)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise RoostError(
-            f"{folder / FILE}: {where}: {first['msg']}",
+            f"{folder / FILE}: {runs.first_defect(error)}",
             why="it is damaged, or of another version of roost",
             fix="move its folder elsewhere; what a rollout has changed, its hosts know",
         ) from None
