@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socketserver
 import threading
@@ -39,7 +40,8 @@ class Handler(BaseHTTPRequestHandler):
         if content:
             self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        with contextlib.suppress(BrokenPipeError):  # who asked does not wait for a 204's no content
+            self.wfile.write(content)
 
     def do_GET(self) -> None:
         self.answer()
