@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import signal
 import sys
 import threading
@@ -38,6 +39,8 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("model")
     parser.add_argument("--served-model-name", default="stand-in")
     parser.add_argument("--max-num-seqs", type=int, default=256)
+    parser.add_argument("--host", default="")
+    parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--standin-start-seconds", type=float, default=0.0)
     parser.add_argument("--standin-never-healthy", action="store_true")
     parser.add_argument("--standin-log", help="a line that is written at the start")
@@ -48,7 +51,14 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-answer", help="the same answer to everything")
     parser.add_argument("--standin-wedged", action="store_true", help="healthy, but no tokens")
     parser.add_argument("--standin-tokens-per-second", type=float, default=400.0)
+    parser.add_argument("--standin-prefill-seconds", type=float, default=0.0)
     parser.add_argument("--standin-accepted", type=float, default=ACCEPTED, help="per draft")
+    parser.add_argument(
+        "--standin-jitter",
+        type=float,
+        default=0.0,
+        help="deviation of the logarithm of a request's times and accept length",
+    )
     known, _ = parser.parse_known_args(argv)
     return known
 
@@ -61,6 +71,7 @@ class Engine:
         self.started = time.monotonic()
         self.lock = threading.Lock()
         self.requests = self.running = self.tokens = self.blocks = 0
+        self.drafts = 0.0
         self.wedged = False
         self.held = b""
         #: So many generate at a time; others wait.
@@ -90,7 +101,20 @@ class Engine:
         words: list[str] = (self.asked.standin_answer or text).split()[: body.get("max_tokens", 16)]
         with self.lock:
             self.tokens += len(words)
+            self.drafts += len(words) / self.jittered(1 + self.asked.standin_accepted)
         return words
+
+    def jittered(self, value: float) -> float:
+        """What a request gets of it: no two get the same, as on a machine."""
+        return value * random.lognormvariate(0, self.asked.standin_jitter)
+
+    def prefill(self) -> float:
+        """Seconds before the first token of a stream, for one request."""
+        return self.jittered(self.asked.standin_prefill_seconds)
+
+    def pause(self) -> float:
+        """Seconds a token takes, for one request."""
+        return 1 / self.jittered(self.asked.standin_tokens_per_second)
 
     def obey(self, prompt: str) -> None:
         """Do what a prompt asks for, if it is a command."""
@@ -106,17 +130,15 @@ class Engine:
     def metrics(self) -> str:
         """vLLM's counters, as far as anybody here reads them."""
         name = f'{{engine="0",model_name="{self.asked.served_model_name}"}}'
-        accepted = self.asked.standin_accepted
-        drafts = self.tokens / (1 + accepted)
         values = {
             "num_requests_running": self.running,
             "num_requests_waiting": 0,
             "kv_cache_usage_perc": self.blocks / 1e4,
             "prompt_tokens_total": 10 * self.requests,
             "generation_tokens_total": self.tokens,
-            "spec_decode_num_drafts_total": drafts,
-            "spec_decode_num_draft_tokens_total": drafts * DRAFTED,
-            "spec_decode_num_accepted_tokens_total": drafts * accepted,
+            "spec_decode_num_drafts_total": self.drafts,
+            "spec_decode_num_draft_tokens_total": self.drafts * DRAFTED,
+            "spec_decode_num_accepted_tokens_total": self.tokens - self.drafts,
         }
         return "".join(f"vllm:{key}{name} {value}\n" for key, value in values.items())
 
@@ -156,7 +178,7 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
                 if body.get("stream"):
                     self.stream(words, chat="messages" in body)
                 else:
-                    time.sleep(len(words) / engine.asked.standin_tokens_per_second)
+                    time.sleep(len(words) * engine.pause())
                     message = {"role": "assistant", "content": " ".join(words)}
                     said = {"message": message} if "messages" in body else {"text": " ".join(words)}
                     whole = {"choices": [{"index": 0, **said}], "usage": usage(words)}
@@ -173,8 +195,11 @@ def handler(engine: Engine) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if chat:
                 self.choice({"delta": {"role": "assistant", "content": ""}})
+            due, pause = time.monotonic() + engine.prefill(), engine.pause()
             for at, word in enumerate(words):
-                time.sleep(1 / engine.asked.standin_tokens_per_second)
+                # By the clock: a GPU does not wait for the host's processor either.
+                due += pause
+                time.sleep(max(0.0, due - time.monotonic()))
                 text = word if at == 0 else f" {word}"
                 self.choice({"delta": {"content": text}} if chat else {"text": text})
             ending: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
@@ -227,7 +252,7 @@ def main() -> None:
         sys.exit(f"FileNotFoundError: {asked.standin_needs}")
     engine = Engine(asked)
     threading.Timer(asked.standin_start_seconds, engine.hold).start()
-    ThreadingHTTPServer(("", 8000), handler(engine)).serve_forever()
+    ThreadingHTTPServer((asked.host, asked.port), handler(engine)).serve_forever()
 
 
 if __name__ == "__main__":
