@@ -184,7 +184,7 @@ def test_without_an_accept_length_nothing_is_said_of_the_model() -> None:
 
 
 def test_prompts_are_compared_with_themselves() -> None:
-    """Eight prompts of very different length: the ratio is as exact as each prompt's own noise."""
+    """Eight prompts of very different length: the ratio is as exact as the repetitions are."""
     (gap,) = [
         gap
         for gap in compare.gaps(compared(measured(1), measured(2, speed=90.0)))
@@ -192,7 +192,17 @@ def test_prompts_are_compared_with_themselves() -> None:
     ]
     assert gap.value.value == pytest.approx(1 / 0.9, rel=0.03)
     assert gap.value.half_width is not None
-    assert gap.value.half_width < 0.03
+    assert gap.value.half_width < 0.07
+
+
+def test_prompts_are_no_evidence_of_what_a_repetition_shares() -> None:
+    """Of 100 intervals of 95 % between equal machines, about five miss the truth."""
+    missed = dict.fromkeys(compare.DECISIVE, 0)
+    for seed in range(100):
+        for gap in compare.gaps(compared(measured(seed), measured(1000 + seed))):
+            if gap.metric.key in missed:
+                missed[gap.metric.key] += gap.value.excludes(1.0)
+    assert max(missed.values()) <= 10, missed
 
 
 def test_a_comparison_is_a_run_that_fails_where_something_is_worse(tmp_path: Path) -> None:

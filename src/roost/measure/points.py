@@ -235,7 +235,15 @@ class Metric:
         pairs: Sequence[tuple[CellPoints, CellPoints]],
         confidence: float = statistics.CONFIDENCE,
     ) -> Estimate | None:
-        """The ratio over several points, each a baseline and what is divided by it."""
+        """The ratio over several points, each a baseline and what is divided by it.
+
+        A time is compared prompt by prompt, but all prompts of a repetition share what the machine
+        did meanwhile: its interval must hold for other repetitions as well as for other prompts.
+        """
+        values = self._by_repetition_of_requests if self.of_request else self.by_repetition
+        groups = [(values(baseline), values(other)) for baseline, other in pairs]
+        known = [(a, b) for a, b in groups if a and b and min(*a, *b) > 0]
+        found = statistics.mean_ratio(known, confidence) if known else None
         if self.of_request:
             first, second = (
                 {
@@ -246,11 +254,9 @@ class Metric:
                 for cells in zip(*pairs, strict=True)
             )
             if len(first.keys() & second.keys()) >= statistics.FEWEST:
-                return statistics.paired_ratio(first, second, confidence)
-        values = self._by_repetition_of_requests if self.of_request else self.by_repetition
-        groups = [(values(baseline), values(other)) for baseline, other in pairs]
-        known = [(a, b) for a, b in groups if a and b and min(*a, *b) > 0]
-        return statistics.mean_ratio(known, confidence) if known else None
+                by_prompt = statistics.paired_ratio(first, second, confidence)
+                return by_prompt.widened(found) if by_prompt and found else by_prompt
+        return found
 
     def _by_repetition_of_requests(self, cell: CellPoints) -> list[float]:
         assert self.of_request is not None  # noqa: S101 - asked only where it is

@@ -48,6 +48,13 @@ class Estimate:
         """Whether there is an interval and ``value`` lies outside of it."""
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
+    def widened(self, other: Estimate) -> Estimate:
+        """With an interval that encloses the other's as well, where that has one."""
+        if self.low is None or self.high is None or other.low is None or other.high is None:
+            return self
+        low, high = min(self.low, other.low), max(self.high, other.high)
+        return Estimate(self.value, low, high, min(self.n, other.n))
+
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The median of independent values and its interval.
