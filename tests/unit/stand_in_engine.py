@@ -142,9 +142,9 @@ def stream_of(text: str) -> bytes:
 
 
 @contextmanager
-def serving(engine: Engine | None = None) -> Iterator[Engine]:
+def serving(given: Engine | None = None) -> Iterator[Engine]:
     """The stand-in on a free loopback port."""
-    engine = engine or Engine()
+    engine = given or Engine()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
