@@ -55,6 +55,10 @@ bench-client: setup ## Our streaming client beside the engine's load generator (
 	roost deploy -i inventory/lab --limit lab-01
 	python benchmarks/client.py -i inventory/lab --host lab-01
 
+.PHONY: bench-regressions
+bench-regressions: setup ## What a comparison flags, in twenty pairs of each kind (no root needed)
+	python -m benchmarks.regressions
+
 .PHONY: test
 test: setup ## Everything the project tests (needs root for the lab)
 	@scripts/test.sh

@@ -204,7 +204,11 @@ def serving(given: Engine | None = None) -> Iterator[Engine]:
                 self.reply(200, json.dumps(whole).encode())
 
         def choice(self, body: dict[str, Any], text: str) -> dict[str, Any]:
-            message = {"role": "assistant", "content": text, "reasoning": engine.reasoning}
+            message: dict[str, Any] = {
+                "role": "assistant",
+                "content": text,
+                "reasoning": engine.reasoning,
+            }
             if body.get("tools"):
                 message |= {"content": engine.tool_text, "tool_calls": engine.tool_calls}
             elif body.get("chat_template_kwargs", {}).get("enable_thinking"):
