@@ -31,6 +31,7 @@ LONGEST = (
     "playbooks/test_build.py",
     "notebooks/test_tune.py",
     "playbooks/test_watchdog.py",
+    "playbooks/test_weights_faults.py",
     "lab/test_kv_pool.py",
     "lab/test_lab.py",
     "lab/test_doctor.py",

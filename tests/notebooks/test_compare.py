@@ -15,7 +15,8 @@ from tests.playbooks.playbook import ROOT
 from roost import runs
 from roost.measure import choices, compare, points
 
-pytestmark = [pytest.mark.lab, pytest.mark.engine]
+# Four starts of the engine and twelve loads: minutes, and more on a machine with other work.
+pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(1800)]
 
 #: The drafter was trained on the one, and has never seen the like of the other.
 PROMPTS = [

@@ -34,7 +34,7 @@ from roost.lab.hosts import SUDO_USER, Host, power_off
 from roost.lab.hubserver import application
 from roost.lab.lab import Lab
 
-pytestmark = pytest.mark.lab
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 TOKEN = "t0ken-that-opens-nothing"
 ROOT = "/var/lib/roost/faults"
