@@ -44,8 +44,9 @@ class Play:
             rf"^fatal: \[{host.name}\]: .*?(?=^\S|^$)", self.output, re.MULTILINE | re.DOTALL
         )
         assert len(fatal) == 1, self.output
-        # The engine's own may be at the end of its log.
-        assert "Traceback" not in self.output.partition("the end of its log:")[0]
+        # The engine's own may be at the end of its log, which is shown indented.
+        log = r"^( *)the end of its log:\n(?:\1 +.*\n| *\n)*"
+        assert "Traceback" not in re.sub(log, "", self.output, flags=re.MULTILINE)
         return " ".join(str(fatal[0]).split())
 
 

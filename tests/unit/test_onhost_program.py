@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from roost import programs
+from roost import hosts, programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,6 +49,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_controller_knows_what_is_in_it(program: Path) -> None:
     here = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in program.iterdir()}
     assert programs.watchdog() == here
+
+
+def test_the_probe_looks_where_the_role_puts_it() -> None:
+    defaults = yaml.safe_load((ROOT / "roles/watchdog/defaults/main.yml").read_text())
+    assert f"find {defaults['watchdog_program_dir']}/onhost -type f" in hosts.probe_script()
 
 
 def test_the_hosts_own_python_runs_it_from_there(program: Path) -> None:

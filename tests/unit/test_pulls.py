@@ -54,7 +54,11 @@ def test_what_is_no_registrys_fault_is_looked_up_in_the_catalogue() -> None:
         ("write /var/lib/docker/tmp/x: no space left on device", "disk"),
         # Docker's own image store of a manifest and of a layer; then containerd's.
         (f"manifest verification failed for digest {DIGEST}", "damaged"),
-        (f"{SDK}: Internal Server Error (\"filesystem layer verification failed for digest {DIGEST}\")", "damaged"),  # noqa: E501
+        (
+            f"{SDK}: Internal Server Error "
+            f'("filesystem layer verification failed for digest {DIGEST}")',
+            "damaged",
+        ),
         (
             'failed commit on ref "layer-x": commit failed: unexpected commit digest sha256:1, '
             "expected sha256:2: failed precondition",
