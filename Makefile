@@ -53,7 +53,8 @@ bench-rollout: setup ## Rollouts under load on a lab of four hosts, good and bad
 bench-client: setup ## Our streaming client beside the engine's load generator (needs root for the lab)
 	roost lab up
 	roost deploy -i inventory/lab --limit lab-01
-	python benchmarks/client.py -i inventory/lab --host lab-01
+	nsenter --net=$${ROOST_LAB_STATE:-/var/lib/roost-lab}/lab/hosts/lab-01/netns \
+	    python benchmarks/client.py -i inventory/lab --host lab-01 --direct
 
 .PHONY: bench-regressions
 bench-regressions: setup ## What a comparison flags, in twenty pairs of each kind (no root needed)

@@ -1,16 +1,19 @@
 """Does roost's streaming client see the times that the engine's own load generator sees?
 
-Usage: python benchmarks/client.py -i INVENTORY --host HOST [--rounds N]
+Usage: python benchmarks/client.py -i INVENTORY --host HOST [--direct] [--rounds N]
 
 Both ask a deployed host the same prompts over the chat endpoint, one at a time, in turns within one
-run: blocks of prompts, of which each goes first every other round. The load generator runs in the
-engine's container and the client here, through the tunnel, as in every notebook. Every prompt is
-asked once before, so that its prefix is in the cache for both.
+run: blocks of prompts, which begin with another one of the clients in every round. The load
+generator runs in the engine's container, roost's client here, through the tunnel of every notebook;
+with ``--direct`` also without it, for which this process runs on the host or in its network.
+Every prompt is asked once before, so that its prefix is in the cache for all. The prompts are of
+one length: where they are not, the time to the first token has a cluster for each, and a median
+between two clusters jumps from run to run by more than the clients differ.
 
 Prints the medians, the ratio by prompt with its interval, and the client's CPU time for each token;
-exits with 1 where either is off by more than 5 %. The ratio is that of each prompt's medians:
-prompts differ more than the clients do, so that the median over all of them needs more rounds to
-settle.
+exits with 1 where either is off by more than 5 %. The ratio is that of each prompt's medians. With
+``--direct`` the client without the tunnel is judged: the path is the engine's own then, and what
+differs is the clients.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import json
 import statistics as plain
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
 from roost import inventory as inventories
-from roost import quality
+from roost import quality, site
 from roost.deployment import Deployment, from_variables
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
@@ -92,6 +97,13 @@ def by_client(
     return time.process_time() - before
 
 
+def alike(cells: Sequence[suites.Cell]) -> list[suites.Prompt]:
+    """Prompts of one length: those in the middle of all."""
+    known = sorted((one for cell in cells for one in cell.prompts), key=lambda one: len(one.text))
+    first = (len(known) - PROMPTS) // 2
+    return known[first : first + PROMPTS]
+
+
 def body(deployment: Deployment, prompt: suites.Prompt) -> dict[str, Any]:
     """The request; both clients end up with the same text before the model."""
     asked = quality.chat_request(
@@ -106,7 +118,6 @@ def body(deployment: Deployment, prompt: suites.Prompt) -> dict[str, Any]:
 def compare(ours: Times, theirs: Times) -> bool:
     """Print the medians side by side; whether both agree."""
     agrees = True
-    print(f"{'':28}{'client':>10}{'harness':>10}{'medians':>9}   ratio by prompt, 95 % interval")
     for at, what in enumerate(("time to first token, ms", "time per token, ms")):
         sides = [
             {
@@ -124,7 +135,7 @@ def compare(ours: Times, theirs: Times) -> bool:
         gap = medians[0] / medians[1] - 1
         agrees = agrees and max(abs(gap), abs(ratio.value - 1)) <= TOLERANCE
         print(
-            f"{what:28}{medians[0]:10.2f}{medians[1]:10.2f}{gap:+9.1%}   "
+            f"  {what:26}{medians[0]:10.2f}{medians[1]:10.2f}{gap:+9.1%}   "
             f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
         )
     return agrees
@@ -132,34 +143,50 @@ def compare(ours: Times, theirs: Times) -> bool:
 
 def main() -> None:
     """Measure, print, and exit with 1 where the two disagree."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-i", "--inventory", required=True)
     parser.add_argument("--host", required=True)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--direct", action="store_true")
+    parser.add_argument("--rounds", type=int, default=12)
     asked = parser.parse_args()
     host = inventories.load(asked.inventory).host(asked.host)
     deployment = from_variables(host.name, host.variables, repository_root())
-    prompts = [cell.prompts[0] for cell in suites.cells(suites.suite("spec-bench"))][:PROMPTS]
-    ours: Times = {}
+    prompts = alike(suites.cells(suites.suite("spec-bench")))
     theirs: Times = {}
-    spent = 0.0
-    with reach(host, deployment) as target:
+    with reach(host, deployment) as target, ExitStack() as stack:
         remote, client = target.remote, target.client
         if remote is None or client is None:
             raise RoostError(target.no_remote)
-        by_client(client, deployment, prompts, {})
+        paths = {"through the tunnel": client}
+        if asked.direct:
+            port = deployment.spec.ports[0]
+            url = f"http://{port.connect}:{port.host}"
+            key = site.api_key(host.variables)
+            paths["direct"] = stack.enter_context(Client(url, api_key=key))
+        ours: dict[str, Times] = {path: {} for path in paths}
+        spent = dict.fromkeys(paths, 0.0)
+
+        def ask(path: str) -> None:
+            spent[path] += by_client(paths[path], deployment, prompts, ours[path])
+
+        for one in paths.values():
+            by_client(one, deployment, prompts, {})
         by_harness(remote, deployment, prompts, {})
+        blocks: list[Callable[[], None]] = [partial(ask, path) for path in paths]
+        blocks.append(lambda: by_harness(remote, deployment, prompts, theirs))
         for number in range(asked.rounds):
-            blocks: list[Callable[[], float | None]] = [
-                lambda: by_harness(remote, deployment, prompts, theirs),
-                lambda: by_client(client, deployment, prompts, ours),
-            ]
-            for block in blocks if number % 2 else reversed(blocks):
-                spent += block() or 0.0
-    agrees = compare(ours, theirs)
+            first = number % len(blocks)
+            for block in blocks[first:] + blocks[:first]:
+                block()
+    print(f"{'':28}{'client':>10}{'harness':>10}{'medians':>9}   ratio by prompt, 95 % interval")
     tokens = asked.rounds * len(prompts) * TOKENS
-    print(f"CPU time of the client: {spent / tokens * 1e6:.0f} µs a token ({tokens} tokens)")
-    sys.exit(not agrees)
+    agrees = {}
+    for path in paths:
+        print(f"{path}, {spent[path] / tokens * 1e6:.0f} µs of CPU a token ({tokens} tokens)")
+        agrees[path] = compare(ours[path], theirs)
+    sys.exit(not agrees["direct" if asked.direct else "through the tunnel"])
 
 
 if __name__ == "__main__":

@@ -47,6 +47,18 @@ def test_a_real_stream_under_speculation() -> None:
     assert 0 < answer.ttft <= answer.duration
 
 
+def test_the_first_token_may_have_no_text_yet() -> None:
+    role, half = text("", role="assistant"), text("")
+    answer = stream(role + half + text("À") + DONE)
+    assert answer.ttft is not None
+    assert answer.ttft < answer.deltas[0].at
+    # Neither the role alone nor an end without text is one.
+    answer = stream(role + text("A") + DONE)
+    assert answer.ttft == answer.deltas[0].at
+    end = event(choices=[{"index": 0, "delta": {"content": ""}, "finish_reason": "stop"}])
+    assert stream(role + end + DONE).ttft is None
+
+
 def test_reasoning_under_both_names_and_tool_calls_count_as_first_token() -> None:
     answer = stream(
         text("", role="assistant")

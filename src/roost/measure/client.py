@@ -56,12 +56,15 @@ class StreamedAnswer:
         usage: The engine's own token counts, from the usage chunk; empty if none came.
         finish_reason: Why it ended, or none if no chunk said so.
         duration: Seconds from sending the request to the end of the stream.
+        ttft: Seconds to the first token; none if none came. Its text may be empty: half of a
+            character that takes two tokens is held back. The chunk with the role is no token.
     """
 
     deltas: tuple[Delta, ...]
     usage: Mapping[str, Any] = field(default_factory=dict)
     finish_reason: str | None = None
     duration: float = 0.0
+    ttft: float | None = None
 
     @property
     def text(self) -> str:
@@ -70,11 +73,6 @@ class StreamedAnswer:
     @property
     def reasoning(self) -> str:
         return "".join(delta.reasoning for delta in self.deltas)
-
-    @property
-    def ttft(self) -> float | None:
-        """Seconds to the first chunk that carried something (time to first token)."""
-        return self.deltas[0].at if self.deltas else None
 
     @property
     def completion_tokens(self) -> int | None:
@@ -325,9 +323,10 @@ def _assemble(events: Iterable[tuple[float, str]], clock: Any) -> StreamedAnswer
     deltas: list[Delta] = []
     usage: Mapping[str, Any] = {}
     finish: str | None = None
+    first: float | None = None
     for at, data in events:
         if data == "[DONE]":
-            return StreamedAnswer(tuple(deltas), usage, finish, clock())
+            return StreamedAnswer(tuple(deltas), usage, finish, clock(), first)
         try:
             chunk = json.loads(data)
         except ValueError:
@@ -342,9 +341,12 @@ def _assemble(events: Iterable[tuple[float, str]], clock: Any) -> StreamedAnswer
             if choice.get("index", 0) != 0:
                 continue
             finish = choice.get("finish_reason") or finish
-            delta = _delta(at, choice.get("delta") or {})
+            said = choice.get("delta") or {}
+            delta = _delta(at, said)
             if delta is not None:
                 deltas.append(delta)
+            if first is None and (delta or not (said.get("role") or finish)):
+                first = at
     raise EngineError(
         "the stream ended before [DONE]",
         why=f"after {len(deltas)} chunks of text",
