@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from tests.unit.plugins import ROOT, task
 
 from roost import hosts, programs
-
-ROOT = Path(__file__).parents[2]
 
 
 def put(dest: Path, *options: str) -> dict[str, Any]:
     """Run the module as a task does."""
-    done = subprocess.run(
-        [
-            *(Path(sys.executable).with_name("ansible"), "localhost", "-i", "localhost,"),
-            *("-c", "local", "-m", "onhost_program", "-a", f"dest={dest}", *options),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "ANSIBLE_STDOUT_CALLBACK": "json", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    (play,) = json.loads(done.stdout)["plays"]
-    found: dict[str, Any] = play["tasks"][0]["hosts"]["localhost"]
-    return found
+    return task("onhost_program", {"dest": str(dest)}, *options)
 
 
 @pytest.fixture(scope="module")
