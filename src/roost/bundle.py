@@ -15,13 +15,12 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roost import catalog, launch, lock, site
+from roost import catalog, launch, lock, modules, site
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.launch import Resolved, Weights
 from roost.references import split_mirror, split_registry
@@ -251,7 +250,7 @@ def _fetch_weights(weights: Weights, hub: str | None, folder: Path) -> None:
     if token and not (hub or "").startswith("http://"):
         params["token"] = token
     done = subprocess.run(
-        [sys.executable, repository_root() / "plugins" / "modules" / "hf_snapshot.py"],
+        modules.command("hf_snapshot"),
         input=json.dumps({"ANSIBLE_MODULE_ARGS": params}),
         capture_output=True,
         text=True,
