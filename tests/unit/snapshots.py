@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,12 @@ from tests.unit.servers import serving
 
 from roost.lab import hubstore
 from roost.lab.hubserver import application
+from roost.onhost import weights
+from roost.onhost.weights import disk, failures, snapshot
 
+# What the module imports is what a test reaches, and can put something else into.
+for part in (weights, disk, failures, snapshot):
+    sys.modules[f"ansible.module_utils.{part.__name__}"] = part
 hf_snapshot = load("modules", "hf_snapshot")
 
 REPO = "roost-lab/tiny"

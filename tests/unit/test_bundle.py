@@ -89,8 +89,9 @@ def test_any_web_server_is_a_hub_of_it(packed: Path, site: Site, tmp_path: Path)
         params = site.params(endpoint=endpoint, dest=str(dest))
         snapshot = hf_snapshot.Snapshot(params)
         theirs = hf_snapshot.Snapshot(site.params())
-        assert [vars(one) for one in snapshot.ask()] == [vars(one) for one in theirs.ask()]
-        assert hf_snapshot.present(snapshot, False)["changed"]
+        listed, wanted = snapshot.download().ask(), theirs.download().ask()
+        assert [vars(one) for one in listed] == [vars(one) for one in wanted]
+        assert snapshot.present(False)["changed"]
         repository = Repository(repo=REPO, revision=Revision(commit=site.commit))
         today = {"resolved": dt.date(2026, 11, 29)}
         assert hub.resolve(repository, endpoint).model_copy(update=today) == hub.resolve(

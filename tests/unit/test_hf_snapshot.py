@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from tests.unit import snapshots
 from tests.unit.faulty import Faulty
+from tests.unit.plugins import task
 from tests.unit.snapshots import FIRST, SECOND, TENSOR, TOKEN, Site, content, hf_snapshot, shard
 
+from roost.onhost.weights import patience
 from roost.plan.checkpoint import verify_directory
 
 
@@ -25,7 +27,7 @@ def served() -> Iterator[tuple[str, Faulty]]:
 
 @pytest.fixture
 def site(tmp_path: Path, served: tuple[str, Faulty], monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(hf_snapshot, "PAUSE", 0.01)
+    monkeypatch.setattr(patience, "PAUSE", 0.01)
     return snapshots.site(tmp_path, served)
 
 
@@ -65,6 +67,13 @@ def test_check_mode_counts_only_what_is_not_there_yet(site: Site) -> None:
     site.parts.mkdir(parents=True)
     (site.parts / FIRST).write_bytes(shard("first")[:300_000])
     assert site.ensure(check_mode=True)["bytes"] == site.bytes - 300_000
+
+
+def test_ansible_carries_all_of_it_to_a_host(site: Site) -> None:
+    arguments = {name: value for name, value in site.params().items() if value is not None}
+    assert task("hf_snapshot", arguments)["bytes"] == site.bytes
+    assert site.is_whole()
+    assert task("hf_snapshot", arguments)["present"]
 
 
 def test_names_that_mean_something_in_an_address(site: Site) -> None:
@@ -357,7 +366,7 @@ def test_what_a_killed_removal_leaves_is_found_by_the_next(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(hf_snapshot.shutil, "rmtree", killed)
+        patched.setattr(shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             site.ensure(state="absent")
     assert not site.dest.exists()

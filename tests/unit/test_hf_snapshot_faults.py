@@ -9,7 +9,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -20,9 +19,11 @@ from typing import Any
 import pytest
 from tests.unit import faulty, snapshots
 from tests.unit.faulty import Behaviour, Faulty
-from tests.unit.plugins import ROOT
 from tests.unit.servers import serving
 from tests.unit.snapshots import FIRST, SECOND, TOKEN, Site, hf_snapshot, shard
+
+from roost import modules
+from roost.onhost.weights import disk, patience, revision
 
 SIZE = len(shard("first"))
 HALF = SIZE // 2
@@ -38,7 +39,7 @@ def served() -> Iterator[tuple[str, Faulty]]:
 
 @pytest.fixture
 def site(tmp_path: Path, served: tuple[str, Faulty], monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(hf_snapshot, "PAUSE", 0.01)
+    monkeypatch.setattr(patience, "PAUSE", 0.01)
     return snapshots.site(tmp_path, served)
 
 
@@ -388,7 +389,7 @@ def test_what_was_whole_by_another_answer_of_the_hub_is_fetched_anew(
 def test_what_was_whole_is_not_read_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_with_one_whole(site)
     read = []
-    monkeypatch.setattr(hf_snapshot.File, "is_in", lambda _, path: read.append(path.exists()))
+    monkeypatch.setattr(revision.File, "is_in", lambda _, path: read.append(path.exists()))
     site.ensure()
     assert site.is_whole()
     assert site.hub.of(FIRST) == []
@@ -589,7 +590,7 @@ def test_a_disk_that_is_broken(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(hf_snapshot, "_flush", broken)
+    monkeypatch.setattr(disk, "flush", broken)
     failure = site.failure()
     assert (failure.reason, failure.outage) == ("target", False)
     assert "cannot be written (Input/output error)" in str(failure)
@@ -610,7 +611,7 @@ def test_a_name_that_is_too_long_for_the_disk(site: Site) -> None:
 def running(site: Site, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """The module as Ansible runs it: a process of its own."""
     with subprocess.Popen(
-        [sys.executable, ROOT / "plugins/modules/hf_snapshot.py"],
+        modules.command("hf_snapshot"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

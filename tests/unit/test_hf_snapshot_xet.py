@@ -14,6 +14,9 @@ from tests.unit import faulty, snapshots
 from tests.unit.faulty import Faulty
 from tests.unit.snapshots import FIRST, SECOND, TOKEN, Site, hf_snapshot
 
+from roost.onhost.weights import patience, xet
+from roost.onhost.weights.download import Download
+
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Faulty]]:
@@ -23,7 +26,7 @@ def served() -> Iterator[tuple[str, Faulty]]:
 
 @pytest.fixture
 def site(tmp_path: Path, served: tuple[str, Faulty], monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(hf_snapshot, "PAUSE", 0.01)
+    monkeypatch.setattr(patience, "PAUSE", 0.01)
     return snapshots.site(tmp_path, served)
 
 
@@ -75,8 +78,8 @@ SET_ON_THE_HOST = {
 
 def test_the_client_itself(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # This hub has no Xet, and so the client fetches by HTTP: the rest is as with it.
-    monkeypatch.setattr(hf_snapshot.Snapshot, "offers_xet", lambda *_: True)
-    monkeypatch.setattr(hf_snapshot.Snapshot, "download", only_small_ones(hf_snapshot.Snapshot))
+    monkeypatch.setattr(xet, "is_offered", lambda *_: True)
+    monkeypatch.setattr(Download, "by_http", only_small_ones(Download))
     for name, value in SET_ON_THE_HOST.items():
         monkeypatch.setenv(name, value.format(tmp_path=tmp_path))
     assert site.ensure(token=TOKEN)["bytes"] == site.bytes
@@ -85,11 +88,11 @@ def test_the_client_itself(site: Site, tmp_path: Path, monkeypatch: pytest.Monke
     assert not (tmp_path / "elsewhere").exists()
 
 
-def only_small_ones(snapshot: Any) -> Any:
-    download = snapshot.download
+def only_small_ones(fetching: Any) -> Any:
+    download = fetching.by_http
 
     def checked(self: Any, files: list[Any]) -> Any:
-        assert [file.path for file, _ in self.missing(files) if file.sha256] == []
+        assert [file.path for file, _ in self.place.missing(files) if file.sha256] == []
         return download(self, files)
 
     return checked
@@ -126,7 +129,7 @@ def test_whatever_befalls_the_client_http_does_the_rest(
     site: Site, monkeypatch: pytest.MonkeyPatch, acts: str
 ) -> None:
     monkeypatch.setenv("SOURCE", str(site.source))
-    monkeypatch.setattr(hf_snapshot, "XET_CLIENT", client(acts))
+    monkeypatch.setattr(xet, "PROGRAM", client(acts))
     site.hub.app = in_xet(site.hub.app, site.endpoint)
     site.ensure(stall_timeout=1)
     assert site.is_whole()
@@ -137,7 +140,7 @@ def test_whatever_befalls_the_client_http_does_the_rest(
 def test_without_the_client_everything_comes_by_http(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hf_snapshot.importlib.util, "find_spec", lambda *_: None)
+    monkeypatch.setattr(xet.importlib.util, "find_spec", lambda *_: None)
     site.hub.app = in_xet(site.hub.app, site.endpoint)
     site.ensure()
     assert site.is_whole()
@@ -148,7 +151,8 @@ def test_the_client_ends_with_its_parent(site: Site, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         snapshot = hf_snapshot.Snapshot(site.params(endpoint=url, token=TOKEN))
-        with hf_snapshot.XetClient(snapshot, tmp_path, [FIRST]) as working:
+        hub = snapshot.download().hub
+        with xet.Client(snapshot.revision, hub, tmp_path, [FIRST]) as working:
             silent.settimeout(20)
             with silent.accept()[0]:  # it is at work
                 assert working.process.poll() is None
