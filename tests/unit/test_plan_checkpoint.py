@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -45,8 +46,9 @@ from roost import hub
 from roost.errors import RoostError, UsageError
 from roost.lab import hubstore
 from roost.lab.hubserver import application
+from roost.onhost.weights import safetensors as file_format
 from roost.pins import Repository, Revision
-from roost.plan import checkpoint
+from roost.plan import checkpoint, safetensors
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.checkpoint import (
     Checkpoint,
@@ -424,6 +426,10 @@ class TestHub:
         monkeypatch.setattr(checkpoint, "_reader", lambda: b"another")
         read(wire.url, commit)
         assert wire.asked
+
+    @pytest.mark.parametrize("module", [checkpoint, safetensors, file_format])
+    def test_all_that_reads_is_such_code(self, module: ModuleType) -> None:
+        assert Path(module.__file__ or "").read_bytes() in checkpoint._reader()
 
     def test_a_cache_that_cannot_be_written_is_no_obstacle(
         self, wire: Wire, commit: str, cache: Path

@@ -23,6 +23,7 @@ from pydantic import Field
 
 from roost import hub
 from roost.errors import RoostError, UsageError
+from roost.onhost.weights import safetensors as file_format
 from roost.pins import Repository
 from roost.plan import safetensors
 from roost.plan.architecture import Architecture, Drafter, parse_config
@@ -419,10 +420,10 @@ def _header(
             f"{label}: has {size:,} bytes, and the hub lists {listed:,}",
             fix="try again, or name another mirror (roost_hub_endpoint)",
         )
-    end = safetensors.PREFIX + length
+    end = file_format.PREFIX + length
     if end > len(data):
         data, _ = source.head(name, end)
-    return size, safetensors.parse_header(data[safetensors.PREFIX : end], size - end, label)
+    return size, safetensors.parse_header(data[file_format.PREFIX : end], size - end, label)
 
 
 def _no_checkpoint(source: _Source, what: str, sizes: Iterable[str]) -> RoostError:
@@ -451,7 +452,8 @@ def _cache_file(where: str) -> Path:
 @functools.cache
 def _reader() -> bytes:
     """The code that reads: what another version of it made of a commit is read anew."""
-    return b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))
+    here = sorted(Path(__file__).parent.glob("*.py"))
+    return b"".join(path.read_bytes() for path in [*here, Path(file_format.__file__)])
 
 
 def _sealed(body: str) -> str:

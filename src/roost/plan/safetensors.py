@@ -1,8 +1,8 @@
 """The safetensors format: an index of shards, and the header that each shard begins with.
 
-A file is 8 bytes with the header's length (little-endian), the header (JSON: data type, shape and
-place of each tensor), and the tensors. Nothing here does I/O; what is accepted is what the
-reference implementation accepts (safetensors 0.8, ``tensor.rs``).
+What holds wherever a file is read is in :mod:`roost.onhost.weights.safetensors`. A plan counts with
+the tensors, so here their types and shapes must be right too. Nothing here does I/O; what is
+accepted is what the reference implementation accepts (safetensors 0.8, ``tensor.rs``).
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from roost.errors import RoostError
+from roost.onhost.weights.safetensors import (
+    LFS_POINTER,
+    METADATA,
+    MOST_HEADER_BYTES,
+    PAGE,
+    PREFIX,
+    MisplacedError,
+    another_kind,
+    data_end,
+    header_length,
+)
 from roost.plan.architecture import parse_config
-
-#: Bytes before the header.
-PREFIX = 8
-
-#: The longest header that the reference implementation reads, bytes.
-MOST_HEADER_BYTES = 100_000_000
 
 # Bits of one item. NVFP4 is mostly stored as U8, two values a byte; F4 counts values.
 _BITS = {
@@ -87,7 +92,7 @@ def header_bytes(start: bytes, file_bytes: int, where: str) -> int:
         raise RoostError(
             f"{where}: is cut off: {file_bytes:,} bytes are less than a header", fix=_FETCH_AGAIN
         )
-    length = int.from_bytes(start[:PREFIX], "little")
+    length = header_length(start)
     if length > MOST_HEADER_BYTES:
         raise _other(start, length, where)
     if PREFIX + length > file_bytes:
@@ -101,12 +106,13 @@ def header_bytes(start: bytes, file_bytes: int, where: str) -> int:
 
 def _other(start: bytes, length: int, where: str) -> RoostError:
     """What a file is whose first bytes would make no header: any text reads as a huge length."""
-    if start.startswith(b"version https://git-lfs"):
+    kind = another_kind(start)
+    if kind == LFS_POINTER:
         return RoostError(
             f"{where}: is a Git LFS pointer, not the weights",
             fix="fetch it from the hub, or run `git lfs pull` in the clone",
         )
-    if start.lstrip()[:1] == b"<":
+    if kind == PAGE:
         return RoostError(
             f"{where}: is HTML or XML, not weights",
             why="a login or error page was saved in its place",
@@ -145,20 +151,15 @@ def parse_header(header: bytes, data_bytes: int, where: str) -> dict[str, int]:
         raise RoostError(f"{where}: its header is not JSON", fix=_FETCH_AGAIN) from None
     if not isinstance(entries, dict):
         raise RoostError(f"{where}: its header is not a mapping", fix=_FETCH_AGAIN)
-    metadata = entries.pop("__metadata__", None)
+    metadata = entries.pop(METADATA, None)
     if metadata is not None and not _is_text_mapping(metadata):
-        raise _wrong(where, "__metadata__", "is not a mapping of texts")
-    places = []
-    sizes = {}
-    for name, entry in entries.items():
-        begin, end = _place(entry, name, where)
-        places.append((begin, end, name))
-        sizes[name] = end - begin
-    reached = 0
-    for begin, end, name in sorted(places):
-        if begin != reached:
-            raise _wrong(where, name, "does not begin where the tensor before it ends")
-        reached = end
+        raise _wrong(where, METADATA, "is not a mapping of texts")
+    places = [(*_place(entry, name, where), name) for name, entry in entries.items()]
+    try:
+        reached = data_end(places)
+    except MisplacedError as error:
+        what = "does not begin where the tensor before it ends"
+        raise _wrong(where, str(error), what) from None
     if reached > data_bytes:
         raise RoostError(
             f"{where}: is cut off: its tensors take {reached:,} bytes, and "
@@ -171,7 +172,7 @@ def parse_header(header: bytes, data_bytes: int, where: str) -> dict[str, int]:
             why="its header is not the one that these weights were written with",
             fix=_FETCH_AGAIN,
         )
-    return sizes
+    return {name: end - begin for begin, end, name in places}
 
 
 def _place(entry: Any, name: str, where: str) -> tuple[int, int]:
