@@ -11,6 +11,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.roost.onhost import jobs
+from ansible.module_utils.roost.onhost.weights import partial_of
 
 DOCUMENTATION = r"""
 ---
@@ -74,8 +75,7 @@ def _progress(path: Path) -> tuple[int | None, str]:
             return int(told["done"]), str(told["stage"])
         except (OSError, ValueError, KeyError, TypeError):
             return None, "begins"
-    partial = path.with_name(f".{path.name}.partial")
-    for place, stage in ((path, "done"), (partial, "fetching")):
+    for place, stage in ((path, "done"), (partial_of(path), "fetching")):
         if place.is_dir():
             return _bytes(place), stage
     return None, "waits"

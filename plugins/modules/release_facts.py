@@ -13,6 +13,7 @@ from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
 from ansible.module_utils.roost.onhost.store import Store
 from ansible.module_utils.roost.onhost.trial import TrialError, ended, endpoint_of, redactor_of
+from ansible.module_utils.roost.onhost.weights import RECORD
 
 DOCUMENTATION = r"""
 ---
@@ -113,7 +114,7 @@ def missing(machine: Machine, deployment: dict[str, Any]) -> list[str]:
     return gone + [
         f"{weights['repo']}@{weights['revision'][:12]} is gone"
         for weights in deployment["weights"]
-        if not Path(weights["directory"], ".roost.json").is_file()
+        if not Path(weights["directory"], RECORD).is_file()
     ]
 
 

@@ -23,6 +23,7 @@ from typing import Any
 from roost import catalog, launch, lock, modules, site
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.launch import Resolved, Weights
+from roost.onhost.weights import RECORD, TURN, partial_of
 from roost.references import split_mirror, split_registry
 from roost.root import repository_root
 
@@ -219,7 +220,7 @@ def _check_room(contents: Contents, folder: Path) -> None:
     need = HEADROOM
     for weights in contents.weights:
         dest = _directory(folder, weights)
-        there = _used(dest) + _used(dest.with_name(f".{dest.name}.partial"))
+        there = _used(dest) + _used(partial_of(dest))
         need += max(0, (weights.bytes or 0) - there)
     images = sum(image.bytes or 0 for image in contents.images)
     need += max(0, images - _used(folder / "registry"))
@@ -274,7 +275,7 @@ def _fetch_weights(weights: Weights, hub: str | None, folder: Path) -> None:
 
 def _record(folder: Path, weights: Weights) -> dict[str, Any]:
     """What the hub said of each file: path → size, sha256 (in LFS) or blob."""
-    text = (_directory(folder, weights) / ".roost.json").read_text(encoding="utf-8")
+    text = (_directory(folder, weights) / RECORD).read_text(encoding="utf-8")
     files: dict[str, Any] = json.loads(text)["files"]
     return files
 
@@ -337,7 +338,7 @@ def _copy(image: Picture, mirror: str | None, local: str) -> None:
 def _sums(folder: Path) -> Iterator[tuple[str, str]]:
     """Every file's path in the bundle and its SHA-256; what was verified is not read again."""
     known: dict[Path, str] = {}
-    for record in folder.glob("hub/*/*/resolve/*/.roost.json"):
+    for record in folder.glob(f"hub/*/*/resolve/*/{RECORD}"):
         for path, file in json.loads(record.read_text(encoding="utf-8"))["files"].items():
             if file["sha256"]:
                 known[record.parent / path] = file["sha256"]
@@ -358,7 +359,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 def _unfinished(name: str) -> bool:
     """Downloads in progress, of weights and of layers, and the turn of the first."""
-    return ".partial/" in name or "/_uploads/" in name or name.endswith("/.hf_snapshot.lock")
+    return ".partial/" in name or "/_uploads/" in name or name.endswith(f"/{TURN}")
 
 
 def _sha256(path: Path) -> str:

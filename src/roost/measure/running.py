@@ -18,10 +18,9 @@ from roost.builds import ImageBuild
 from roost.errors import RoostError
 from roost.launch import Weights
 from roost.measure.checks import Check, Evidence, Target, attempt
+from roost.onhost.weights import RECORD
 from roost.pins import BUILD_LABEL
 
-#: What the role that fetches weights leaves in each revision's directory.
-RECORD = ".roost.json"
 #: The host's facts and the engine's version, in a run's folder.
 HOST = "host.json"
 #: Last lines of the engine's log that are kept as evidence.
