@@ -254,6 +254,10 @@ def _has_a_broken_index(site: Site) -> None:
     (site.source / "model.safetensors.index.json").write_text("<html>")
 
 
+def _has_an_index_without_end(site: Site) -> None:
+    (site.source / "model.safetensors.index.json").write_text("[" * 100_000)
+
+
 @pytest.mark.parametrize(
     ("breaks", "reason"),
     [
@@ -272,6 +276,7 @@ def _has_a_broken_index(site: Site) -> None:
         (_has_places_that_are_none, "incomplete"),
         (_names_a_shard_elsewhere, "incomplete"),
         (_has_a_broken_index, "incomplete"),
+        (_has_an_index_without_end, "incomplete"),
     ],
 )
 def test_a_repository_that_is_broken_on_the_hub_never_becomes_visible(

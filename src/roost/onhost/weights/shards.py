@@ -44,7 +44,7 @@ def _check(folder: Path, wanted: Callable[[str], bool]) -> None:
     for index in folder.rglob("*.safetensors.index.json"):
         try:
             places = json.loads(index.read_text(encoding="utf-8"))["weight_map"].items()
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise _BrokenError(index, "is no index of shards") from None
         for tensor, shard in places:
             path = os.path.relpath(index.parent / str(shard), folder)
