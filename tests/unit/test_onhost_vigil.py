@@ -87,6 +87,19 @@ def test_held_requests_without_a_token_are_a_wedge(name: str) -> None:
     )
 
 
+def test_a_wedged_sglang_whose_gauges_show_no_request_is_known_by_its_health() -> None:
+    """It sets them with a batch's report, so one that wedges in its first batch shows none.
+
+    Its /health goes through the scheduler, and a stuck one answers 503 after 20 s.
+    """
+    engine = Engine("sglang")
+    engine.look(series("sglang", 0, 500))
+    found = list(engine.looks(180, series("sglang", 0, 500), False))
+    assert not any(map(certain, found[:-1]))
+    assert certain(found[-1])
+    assert found[-1].kind == "silent"
+
+
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_an_idle_engine_is_none(name: str) -> None:
     engine = Engine(name)
