@@ -218,6 +218,16 @@ class Watch(Strict):
     source: str
 
 
+class Counters(Strict):
+    """Which versions count, on /metrics, what an accept length follows from.
+
+    The counters' names are in ``roost.onhost.counters``.
+    """
+
+    versions: Versions = Field("", description="as a version specifier; all")
+    source: str
+
+
 class Engine(Strict):
     """A serving engine's own facts: spelling, paths, needs."""
 
@@ -259,8 +269,10 @@ class Engine(Strict):
     fatal_lines: list[Pattern] = Field(
         [], description="in a log, after which the engine will not become healthy any more"
     )
-    counters: bool = Field(
-        False, description="/metrics has vLLM's counters of drafts and accepted tokens"
+    counters: Counters | None = Field(
+        None,
+        description="versions whose /metrics counts what an accept length follows from, with their "
+        "source; none: nobody knows of any; with flags_of, the other's",
     )
     watch: Watch | None = Field(
         None, description="none: only whether it answers can be watched; with flags_of, the other's"

@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost import builds, fallbacks, launch, lock, quality, site
+from roost import builds, fallbacks, launch, lock, quality, site, versions
 from roost import catalog as catalog_module
 from roost.builds import ImageBuild
-from roost.catalog import Catalog, Gpu, Watch
+from roost.catalog import Catalog, Engine, Gpu, Watch
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
 from roost.settings import Settings
@@ -67,7 +67,10 @@ class Gate(BaseModel):
     metrics_path: str
     same_answers: bool
     min_accept_length: float | None = Field(
-        description="tokens per step; none: no speculation, or nothing that counts it exactly"
+        description="tokens per step; none: no speculation, or it is uncounted"
+    )
+    uncounted: str | None = Field(
+        None, description="why no accept length is judged, though the engine speculates"
     )
     accept_length_floor: float = Field(description="share of the replaced release's figure")
     speed_floor: float = Field(description="share of the replaced release's figure")
@@ -255,12 +258,14 @@ def _gate(resolved: Resolved, given: HostVars) -> Gate:
     requests = [request(question.prompt, quality.MAX_TOKENS) for question in questions]
     measured = [request(text, quality.MEASURED_TOKENS) for text in quality.MEASURED_PROMPTS]
     speculation, spec = resolved.speculation, resolved.spec
-    min_accept_length = None
+    min_accept_length = uncounted = None
     # Lookup in the prompt may rightly find nothing to propose.
-    if speculation.method not in {None, "ngram"} and resolved.engine.counters:
-        min_accept_length = (
-            given.min_accept_length or speculation.min_accept_length or _ANY_ACCEPTED
-        )
+    if speculation.method not in {None, "ngram"}:
+        uncounted = _uncounted(resolved.engine, resolved.image.engine_version)
+        if uncounted is None:
+            min_accept_length = (
+                given.min_accept_length or speculation.min_accept_length or _ANY_ACCEPTED
+            )
     weights = [[one.repo, one.revision] for one in (resolved.model, resolved.drafter) if one]
     return Gate(
         questions=questions,
@@ -269,6 +274,7 @@ def _gate(resolved: Resolved, given: HostVars) -> Gate:
         metrics_path=resolved.engine.metrics_path,
         same_answers=given.same_answers,
         min_accept_length=min_accept_length,
+        uncounted=uncounted,
         accept_length_floor=given.accept_length_floor,
         speed_floor=given.speed_floor,
         output_key=_digest(
@@ -288,6 +294,21 @@ def _gate(resolved: Resolved, given: HostVars) -> Gate:
             quality.MEASURED_TOKENS,
         ),
     )
+
+
+def _uncounted(engine: Engine, version: str) -> str | None:
+    """Why no accept length follows from an engine's counters; none: it does.
+
+    A build that nobody can place among the versions is taken for one that counts.
+    """
+    if engine.counters is None:
+        return f"nobody knows of counters of {engine.title} that it follows from"
+    if versions.within(version, engine.counters.versions) is False:
+        return (
+            f"{engine.title} {version} does not count verification steps; "
+            f"{engine.counters.versions} does ({engine.counters.source})"
+        )
+    return None
 
 
 def _digest(*parts: Any) -> str:

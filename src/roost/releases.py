@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.deployment import Deployment
 from roost.launch import CONTAINER
+from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ def outcome(
         if result["figures"]:
             lines.append(_figures(result["figures"]))
             lines += _published(result, deployment)
+        lines += [
+            f"{found['id'].replace('_', ' ')} is not judged: {found['why']}"
+            for found in result["checks"]
+            if found["observed"] == NOT_JUDGED
+        ]
         told = {"failed": False, "message": "", "lines": lines}
         return {**told, "serves": serves, "record": None}
     found = _explained(result["failure"], deployment)

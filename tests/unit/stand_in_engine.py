@@ -52,6 +52,8 @@ class Engine:
     #: How many streams say something else first, as near ties do.
     ties: int = 0
     speculates: bool = True
+    #: Whose names its counters have: vllm or sglang.
+    counts_as: str = "vllm"
     accepted_per_draft: float = 1.5
     #: Of prompt and answer together; none: the engine does not say.
     context: int | None = 2048
@@ -116,6 +118,13 @@ class Engine:
         labels = '{engine="0",model_name="m"}'
         steps = 10 * len(self.requests)
         tokens, drafts, draft_tokens, accepted = self.load
+        if self.counts_as == "sglang":
+            return sglang_page(
+                steps if self.speculates else None,
+                # The first token of each request comes out of its prefill.
+                len(self.requests) + steps * (1 + self.accepted_per_draft),
+                len(self.requests),
+            )
         lines = [f"vllm:generation_tokens_total{labels} {steps * 2 + tokens}"]
         if self.speculates:
             lines += [
@@ -125,6 +134,19 @@ class Engine:
                 f"{steps * self.accepted_per_draft + accepted}",
             ]
         return "\n".join(lines) + "\n"
+
+
+def sglang_page(steps: float | None, generated: float, requests: float) -> str:
+    """What of SGLang's /metrics counts speculation; steps are there once a request has had some."""
+    labels = 'model_name="m",is_streaming="false"'
+    lines = [
+        'sglang:num_running_reqs{model_name="m",tp_rank="0"} 0.0',
+        f"sglang:generation_tokens_total{{{labels}}} {generated}",
+        f"sglang:num_requests_total{{{labels}}} {requests}",
+    ]
+    if steps is not None:
+        lines.append(f'sglang:spec_verify_calls_total{{model_name="m"}} {steps}')
+    return "\n".join(lines) + "\n"
 
 
 def stream_of(text: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.deployments import deployment
 from tests.unit.stand_in_engine import Engine, serving
 
+from roost import catalog
+from roost.deployment import Deployment
 from roost.onhost import counters
 from roost.onhost.endpoint import Endpoint
 from roost.onhost.gate import ROUNDS, Gate, failed
@@ -87,6 +90,7 @@ def test_answers_of_other_settings_are_not_compared(engine: Engine, tmp_path: Pa
     assert one.same_answers({"capital": "a", "sum": "b"}, None) == []
 
 
+@pytest.mark.parametrize("counts_as", ["vllm", "sglang"])
 @pytest.mark.parametrize(
     ("accepted", "before", "ok"),
     [
@@ -98,25 +102,87 @@ def test_answers_of_other_settings_are_not_compared(engine: Engine, tmp_path: Pa
     ],
 )
 def test_accept_length_has_a_floor(
-    engine: Engine, tmp_path: Path, accepted: float, before: float | None, ok: bool
+    engine: Engine,
+    tmp_path: Path,
+    accepted: float,
+    before: float | None,
+    ok: bool,
+    counts_as: str,
 ) -> None:
-    engine.accepted_per_draft = accepted
+    engine.accepted_per_draft, engine.counts_as = accepted, counts_as
+    gate(engine, tmp_path).answers()
     old = reference(tmp_path, accept_length=before) if before else None
     checks, figures = gate(engine, tmp_path).figures(old)
     assert only(checks, "accept_length")["ok"] is ok
     assert figures["accept_length"] == pytest.approx(1 + accepted)
 
 
+@pytest.mark.parametrize("counts_as", ["vllm", "sglang"])
 def test_an_engine_that_drafts_nothing_where_it_should_fails(
-    engine: Engine, tmp_path: Path
+    engine: Engine, tmp_path: Path, counts_as: str
 ) -> None:
-    engine.speculates = False
+    engine.speculates, engine.counts_as = False, counts_as
+    gate(engine, tmp_path).answers()
     checks, figures = gate(engine, tmp_path).figures(None)
     assert only(checks, "accept_length")["observed"] == "no drafts"
     assert "accept_length" not in figures
     # Without speculation, and with a lookup that may find nothing, nobody asks for drafts.
     for speculation in ("none", "ngram"):
         assert gate(engine, tmp_path, speculation=speculation).figures(None)[0] == []
+
+
+def test_what_nobody_counts_is_not_judged_and_said_so(engine: Engine, tmp_path: Path) -> None:
+    engine.speculates, engine.counts_as = False, "sglang"
+    wanted = sglang(tmp_path, "0.5.12").gate.model_dump(mode="json")
+    checks, figures = Gate(Endpoint(f"http://127.0.0.1:{engine.port}", None), wanted, 5).figures(
+        reference(tmp_path, accept_length=4.0)
+    )
+    found = only(checks, "accept_length")
+    assert (found["ok"], found["observed"]) == (True, "not judged")
+    assert found["why"].startswith("SGLang 0.5.12 does not count verification steps")
+    assert "accept_length" not in figures
+    # A release that an older roost has recorded.
+    del wanted["uncounted"]
+    assert Gate(Endpoint(f"http://127.0.0.1:{engine.port}", None), wanted, 5).figures(None)[0] == []
+
+
+def sglang(folder: Path, version: str, speculation: str = "mtp", **variables: Any) -> Deployment:
+    settings = {"image": "sglang@sha256:" + "7" * 64, "engine_version": version}
+    given = {"recipe": "ornith-1.5-35b-nvfp4-dflash2", "allow_unlocked": True, **variables}
+    return deployment(folder, "gb10", speculation=speculation, settings=settings, **given)
+
+
+@pytest.mark.parametrize(
+    ("version", "floor"),
+    [
+        ("0.5.12.post1", None),
+        ("0.5.13", 1.01),
+        ("0.5.19.dev0+g710267dc4", 1.01),
+        ("main 65f759144", 1.01),  # nobody can place it
+    ],
+)
+def test_which_sglang_is_judged_by_its_accept_length(
+    tmp_path: Path, version: str, floor: float | None
+) -> None:
+    one = sglang(tmp_path, version).gate
+    assert one.min_accept_length == floor
+    assert (one.uncounted is None) is (floor is not None)
+    none = sglang(tmp_path, version, "none").gate
+    assert (none.min_accept_length, none.uncounted) == (None, None)
+    own = sglang(tmp_path, version, min_accept_length=3.5).gate
+    assert own.min_accept_length == (floor and 3.5)
+
+
+def test_an_engine_whose_counters_nobody_knows_is_not_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = catalog.builtin()
+    bare = known.engines["vllm"].model_copy(update={"counters": None})
+    other = known.model_copy(update={"engines": {**known.engines, "vllm": bare}})
+    monkeypatch.setattr(catalog, "current", lambda: other)
+    one = deployment(tmp_path).gate
+    assert one.min_accept_length is None
+    assert one.uncounted == "nobody knows of counters of vLLM that it follows from"
 
 
 def test_speed_has_a_floor_and_is_measured_again_before_it_fails(
@@ -185,6 +251,31 @@ def test_counters_of_a_real_engine() -> None:
     plain = (DATA / "plain_after.txt").read_text()
     assert counters.accept_length(plain, plain) is None
     assert counters.accept_length(after, before) is None  # restarted in between
+
+
+def test_counters_that_sglangs_own_collectors_wrote() -> None:
+    """The pages and figures of test_measure_metrics.py: 20 requests of 128 tokens in 20 steps."""
+    fresh, before, after = (
+        (DATA / f"sglang_{name}.txt").read_text() for name in ("fresh", "before", "after")
+    )
+    assert counters.accept_length(before, after) == pytest.approx(6.35)
+    # 10 requests of 64 tokens in 12 steps, the first that speculate.
+    assert counters.accept_length(fresh, before) == pytest.approx((640 - 10) / 120)
+    assert counters.accept_length(after, after) is None
+    assert counters.accept_length(after, before) is None
+    assert counters.accept_length(before, fresh) is None
+    # What was not read is no zero.
+    assert counters.accept_length("", after) is None
+    assert counters.accept_length("Internal Server Error", after) is None
+
+
+@pytest.mark.parametrize("fallen", ["generation_tokens_total", "num_requests_total"])
+def test_an_sglang_that_has_overtaken_but_one_of_its_counters(fallen: str) -> None:
+    before = (DATA / "sglang_before.txt").read_text()
+    after = (DATA / "sglang_after.txt").read_text()
+    fewer = re.sub(rf"^(sglang:{fallen}{{.*}}) .*$", r"\1 0.5", after, flags=re.MULTILINE)
+    assert fewer != after
+    assert counters.accept_length(before, fewer) is None
 
 
 @given(st.floats(0, 1e9, allow_nan=False), st.floats(0, 1e9, allow_nan=False))

@@ -492,7 +492,11 @@ def test_a_release_with_other_settings_may_answer_otherwise(site: Site) -> None:
     assert site.deploy(other, differently)["outcome"] == "serves"
 
 
-def test_a_worse_drafter_passes_first_and_is_stopped_after_a_better_one(site: Site) -> None:
+@pytest.mark.parametrize("counts_as", ["vllm", "sglang"])
+def test_a_worse_drafter_passes_first_and_is_stopped_after_a_better_one(
+    site: Site, counts_as: str
+) -> None:
+    site.machine.engine.counts_as = counts_as
     worse, better = site.wanted("a"), site.wanted("b")
     early, main = Behaviour(accepted=1.0), Behaviour(accepted=3.6)
     assert site.deploy(worse, early)["outcome"] == "serves"

@@ -76,6 +76,13 @@ def test_a_release_that_serves_tells_answers_and_figures(given: dict[str, Any]) 
     ]
 
 
+def test_what_was_not_judged_is_said(given: dict[str, Any]) -> None:
+    why = "SGLang 0.5.12 does not count verification steps"
+    checks = [check("accept_length", ok=True, observed="not judged", why=why)]
+    lines = releases.outcome(result("serves", checks=checks), "spark-01", given)["lines"]
+    assert lines == [f"accept length is not judged: {why}"]
+
+
 @pytest.mark.parametrize(
     ("recipe", "speculation", "published"),
     [

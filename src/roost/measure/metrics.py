@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from roost.errors import RoostError
+from roost.onhost import counters
 from roost.onhost.counters import ACCEPTED as _ACCEPTED
 from roost.onhost.counters import DRAFTS as _DRAFTS
+from roost.onhost.counters import GENERATED as _SGLANG_GENERATED
+from roost.onhost.counters import REQUESTS as _SGLANG_REQUESTS
+from roost.onhost.counters import STEPS as _SGLANG_STEPS
 
 _DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"
 
-#: Sources of SGLang 0.5.14 to 0.5.23; there once a server has speculated.
-_SGLANG_STEPS = "sglang:spec_verify_calls_total"
-_SGLANG_GENERATED = "sglang:generation_tokens_total"
 _SGLANG_PROMPT = "sglang:prompt_tokens_total"
-_SGLANG_REQUESTS = "sglang:num_requests_total"
 #: A gauge: tokens of one block of drafts, the one that it starts from (the anchor) included.
 _SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
 #: Positions beyond are no draft's; all below the highest one get a figure.
@@ -166,18 +166,13 @@ def _sglang(sums: dict[str, float], block: float) -> Reading:
 
 
 def _from_steps(steps: float, reading: Reading, block: float) -> SpecCounters:
-    """Drafts by SGLang's verification steps.
-
-    A request's first token comes out of its prefill; every step after that gives one token of the
-    target's own and those of its proposals that were accepted. All of them count when a request
-    ends, so readings around whole requests agree. What was accepted beyond the end of an answer is
-    not generated and not counted: the accept length is a little low. The anchor, which each block
-    starts from, is no proposal.
+    """Drafts by SGLang's verification steps, all of which count when a request ends, so readings
+    around whole requests agree. The anchor, which each block starts from, is no proposal.
     """
     return SpecCounters(
         drafts=steps,
         draft_tokens=steps * max(0.0, block - 1),
-        accepted=reading.generated_tokens - reading.requests - steps,
+        accepted=counters.accepted_in_steps(steps, reading.generated_tokens, reading.requests),
     )
 
 

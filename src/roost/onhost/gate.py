@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 
 from . import counters
 from .endpoint import Endpoint, Reply
-from .judging import answer_text, check, judge
+from .judging import NOT_JUDGED, answer_text, check, judge
 
 #: At temperature 0 two requests may still part at a near tie: a block of drafts and a single token
 #: round differently in bfloat16, as do a cached and a computed prefix.
@@ -126,6 +126,9 @@ class Gate:
     def _accepts(
         self, figures: Mapping[str, float], reference: Mapping[str, Any] | None
     ) -> list[dict[str, Any]]:
+        # Releases that were recorded by an older roost do not say it.
+        if why := self._wanted.get("uncounted"):
+            return [check("accept_length", True, "accepted drafts", NOT_JUDGED, why)]
         at_least = self._wanted["min_accept_length"]
         if at_least is None:
             return []

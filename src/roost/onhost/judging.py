@@ -45,6 +45,10 @@ def leaked_thinking(text: str) -> str | None:
     return match.group(0) if match else None
 
 
+#: What is observed of something that cannot be judged; such a check fails nobody, and says why.
+NOT_JUDGED = "not judged"
+
+
 def check(id_: str, ok: bool, expected: str, observed: str, why: str = "") -> dict[str, Any]:
     """One thing looked at, in the form that a verification's checks have too."""
     return {"id": id_, "ok": ok, "expected": expected, "observed": observed, "why": why}
