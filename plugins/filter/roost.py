@@ -111,6 +111,7 @@ def roost_preflight(
     registry: Mapping[str, Any],
     check_mode: bool,
     hub_token: str | None = None,
+    rollout: str | None = "",
 ) -> dict[str, Any]:
     """Everything that speaks against deploying, from what was asked of host, hub and registry.
 
@@ -121,6 +122,8 @@ def roost_preflight(
         registry: Docker's answer about the image in the registry, or a skipped task.
         check_mode: Then nothing is fetched, and an outage is worth a warning only.
         hub_token: The site's, for the configs of gated repositories.
+        rollout: Owner of the lease of the rollout that deploys; empty: it is deployed by hand;
+            none: whatever rollout the host takes part in.
 
     Returns:
         ``{errors, remarks, plan, lacks, services, image, plain_registry}``: texts, empty where
@@ -141,6 +144,7 @@ def roost_preflight(
     ]
     planned = gate.plan(wanted, facts, str(hub_token) if hub_token else None)
     findings = [
+        *(preflight.held(facts, rollout) if rollout is not None else []),
         *preflight.check(facts, wanted),
         *preflight.disk(
             facts,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import lease, transaction
 from ansible.module_utils.roost.onhost import store as stores
-from ansible.module_utils.roost.onhost import transaction
 from ansible.module_utils.roost.onhost.machine import Machine
 from ansible.module_utils.roost.onhost.trial import Wanted
 
@@ -60,6 +60,14 @@ options:
     description: Who wants it, for those who wait for their turn.
     type: str
     default: somebody
+  rollout:
+    description: Owner of the lease of the rollout that wants it; empty if it is wanted by hand.
+    type: str
+    default: ""
+  despite_rollout:
+    description: Also on a host that takes part in another controller's rollout.
+    type: bool
+    default: false
   follow:
     description: Only wait for what was begun before, end it if need be, and say what became of it.
     type: bool
@@ -84,8 +92,9 @@ EXAMPLES = r"""
 RETURN = r"""
 outcome:
   description: >-
-    V(serves), V(restored), V(unproved), V(nothing), V(fails), V(untouched), V(busy), or V(unknown)
-    where O(follow) finds no trace of the release.
+    V(serves), V(restored), V(unproved), V(nothing), V(fails), V(untouched), V(busy), V(held) where
+    the host takes part in a rollout of others, or V(unknown) where O(follow) finds no trace of the
+    release.
   returned: always
   type: str
 release:
@@ -126,6 +135,10 @@ figures:
 recovered:
   description: The swap of an earlier run that was killed, and that had to be ended first.
   returned: always
+  type: dict
+lease:
+  description: Of the rollout that the host takes part in.
+  returned: with the outcome V(held)
   type: dict
 waited_for:
   description: Which other deploy of this host was waited for.
@@ -200,6 +213,8 @@ def main() -> None:
             "restart": {"type": "bool", "default": False},
             "going_back": {"type": "bool", "default": False},
             "who": {"type": "str", "default": "somebody"},
+            "rollout": {"type": "str", "default": ""},
+            "despite_rollout": {"type": "bool", "default": False},
             "follow": {"type": "bool", "default": False},
         },
         supports_check_mode=False,
@@ -220,6 +235,10 @@ def main() -> None:
         waited_for = store.take_turn(turn, given["turn_timeout"])
     except stores.BusyError as error:
         module.exit_json(outcome="busy", waited_for=str(error), **nothing)
+    others = None if given["despite_rollout"] else lease.of_others(store, given["rollout"])
+    # What was begun before is ended, whoever has the host since.
+    if others and not given["follow"]:
+        module.exit_json(outcome="held", lease=others, waited_for=waited_for, **nothing)
     wanted = Wanted(
         id=release["id"],
         name=release["container"],

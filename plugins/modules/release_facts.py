@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import NAME, WATCHDOG
+from ansible.module_utils.roost.onhost import NAME, WATCHDOG, lease
 from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
@@ -78,6 +78,10 @@ busy:
   description: Who changes the host at the moment.
   returned: always
   type: str
+rollout:
+  description: The lease of the rollout that the host takes part in, see the module rollout_lease.
+  returned: always
+  type: dict
 deployment:
   description: C(engine_version) and C(asked) of the current release.
   returned: always
@@ -209,6 +213,7 @@ def main() -> None:
             else None,
             transaction=store.begun(),
             busy=store.holder(),
+            rollout=lease.of_others(store),
             last_failed=last_failed(store),
             watchdog={
                 "unit": machine.unit(WATCHDOG)["ActiveState"],

@@ -25,9 +25,11 @@ options:
     type: dict
     required: true
   state:
-    description: V(held) takes or renews it, V(free) ends it if it is this controller's.
+    description: >-
+      V(held) takes or renews it, V(free) ends it if it is this controller's, V(asked) changes
+      nothing and only returns another controller's (RV(others)).
     type: str
-    choices: [held, free]
+    choices: [held, free, asked]
     default: held
   take_over:
     description: Take the host from whoever has it.
@@ -57,6 +59,18 @@ was:
   description: The lease that was there, with C(since) and C(renewed); none if there was none.
   returned: with O(state=held)
   type: dict
+others:
+  description: The lease of another controller's rollout that goes on; none if there is none.
+  returned: with O(state=asked)
+  type: dict
+said:
+  description: Whose that is, in words.
+  returned: with RV(others)
+  type: str
+fix:
+  description: What somebody can do who wanted to change the host.
+  returned: with RV(others)
+  type: str
 """
 
 
@@ -66,7 +80,7 @@ def main() -> None:
         argument_spec={
             "directory": {"type": "path", "default": "/var/lib/roost/releases"},
             "lease": {"type": "dict", "required": True},
-            "state": {"type": "str", "choices": ["held", "free"], "default": "held"},
+            "state": {"type": "str", "choices": ["held", "free", "asked"], "default": "held"},
             "take_over": {"type": "bool", "default": False},
         },
         supports_check_mode=False,
@@ -76,6 +90,10 @@ def main() -> None:
         if given["state"] == "free":
             lease.give_up(store, given["lease"]["owner"])
             module.exit_json(changed=False)
+        if given["state"] == "asked":
+            others = lease.of_others(store, given["lease"]["owner"])
+            words = {"said": lease.said(others), "fix": lease.FIX} if others else {}
+            module.exit_json(changed=False, others=others, **words)
         found = lease.take(store, given["lease"], take_over=given["take_over"])
         module.exit_json(changed=False, **found)
     except OSError as error:

@@ -241,16 +241,27 @@ def lock(
 @options.limit
 @click.option("--check", is_flag=True, help="Change nothing, show what would change.")
 @click.option("--diff", is_flag=True, help="Show differences.")
+@options.despite_rollout
 @options.ask_become_pass
 def deploy(
-    inventory: Path, limit: str | None, check: bool, diff: bool, ask_become_pass: bool
+    inventory: Path,
+    limit: str | None,
+    check: bool,
+    diff: bool,
+    despite_rollout: bool,
+    ask_become_pass: bool,
 ) -> None:
     """Run the deploy playbook over an inventory."""
     from roost import fleet
 
-    password = options.password(ask_become_pass)
     result = fleet.run_playbook(
-        "deploy", inventory, limit=limit, check=check, diff=diff, become_password=password
+        "deploy",
+        inventory,
+        limit=limit,
+        check=check,
+        diff=diff,
+        become_password=options.password(ask_become_pass),
+        extra_vars={"despite_rollout": True} if despite_rollout else None,
     )
     if not result.ok:
         bad = ", ".join([*result.failed, *result.unreachable])

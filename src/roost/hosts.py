@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from roost import condition, smi
 from roost.condition import Condition
 from roost.errors import RoostError
-from roost.onhost import NAME
+from roost.onhost import NAME, lease
 
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 _LISTEN = "0A"
@@ -87,6 +87,8 @@ class HostFacts(_Facts):
     units: dict[str, str] = {}
     #: SHA-256 of the files of the watchdog's program by path.
     program: dict[str, str] = {}
+    #: The lease of the rollout that the host takes part in, see :mod:`roost.onhost.lease`.
+    rollout: dict[str, Any] | None = None
     #: What Docker's API answers about the image that was asked for: ``{status, json}``, as
     #: Ansible's ``uri`` would register it; status -1 where nobody asked, or nobody answered.
     image: dict[str, Any] = {"status": -1}
@@ -173,6 +175,7 @@ def parse(text: str) -> HostFacts:
             for path, digest in _digests(sections.get("units", (1, ""))[1]).items()
         },
         program=_digests(sections.get("program", (1, ""))[1]),
+        rollout=_lease(*sections.get("rollout", (1, ""))),
         image=_image(*sections.get("image", (1, ""))),
         containers=_containers(*sections["containers"]),
         models_free_bytes=models_free,
@@ -282,6 +285,16 @@ def _image(code: int, output: str) -> dict[str, Any]:
         return {"status": 200, "json": {"Id": str(found["Id"]), "Config": {"Labels": labels}}}
     except (ValueError, KeyError, IndexError, TypeError, AttributeError):
         return {"status": -1}
+
+
+def _lease(code: int, output: str) -> dict[str, Any] | None:
+    """A lease that still counts."""
+    age, _, text = output.partition("\n")
+    try:
+        found = json.loads(text) if code == 0 and int(age) < lease.ABANDONED else None
+    except ValueError:  # damaged, which is no lease for those on the host either
+        return None
+    return found if isinstance(found, dict) and found else None
 
 
 def _meminfo(output: str) -> dict[str, int]:

@@ -13,6 +13,9 @@ limit = click.option("--limit", metavar="PATTERN", help="Only these hosts.")
 ask_become_pass = click.option(
     "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
 )
+despite_rollout = click.option(
+    "--despite-rollout", is_flag=True, help="Also hosts that take part in a rollout."
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 runs_dir = click.option(
     "--runs",

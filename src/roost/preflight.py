@@ -17,6 +17,7 @@ from roost.deployment import Deployment, Requirements
 from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
+from roost.onhost import lease
 from roost.pins import BUILD_LABEL
 
 GIB = 1024**3
@@ -64,6 +65,28 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
     ]
     order = {"error": 0, "warning": 1, "info": 2}
     return sorted(found, key=lambda finding: order[finding.severity])
+
+
+def held(facts: HostFacts, owner: str) -> list[Finding]:
+    """Whether the host takes part in a rollout of others.
+
+    Args:
+        facts: The host.
+        owner: Of the lease of the rollout that deploys it; empty: it is deployed by hand.
+    """
+    if facts.rollout is None or facts.rollout["owner"] == owner:
+        return []
+    return [
+        Finding(
+            id="rollout",
+            severity="error",
+            saw=lease.said(facts.rollout),
+            wants="a host that takes part in no rollout",
+            why="the rollout measures, changes and judges it, and has its gateway send it no "
+            "requests meanwhile",
+            fix=lease.FIX,
+        )
+    ]
 
 
 def no_gpu_runtime() -> Finding:

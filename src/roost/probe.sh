@@ -111,6 +111,12 @@ program() {
     find /usr/local/lib/roost/onhost -type f -exec sha256sum {} +
 }
 
+rollout_lease() {
+    # Whose rollout the host takes part in, after the seconds since that was renewed.
+    cd /var/lib/roost/releases && renewed=$(stat -c %Y rollout.json) || return
+    echo $(($(date +%s) - renewed)) && cat rollout.json
+}
+
 docker_root() {
     root=$(docker info --format '{{.DockerRootDir}}' 2>/dev/null)
     existing_parent "${root:-/var/lib/docker}"
@@ -146,6 +152,7 @@ section watchdog_unit systemctl is-active roost-watchdog
 section watchdog_at_boot systemctl is-enabled roost-watchdog
 section units units
 section program program
+section rollout rollout_lease
 section docker_unit systemctl is-enabled docker
 section container_modules container_modules
 [ -z "$image" ] || section image docker image inspect --format '{{json .}}' "$image"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.deployment import Deployment
 from roost.launch import CONTAINER
+from roost.onhost import lease
 from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked
 
@@ -180,6 +181,8 @@ def status(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"a swap to {swap['new']} has begun, and is being ended {at_work}")
     elif facts["busy"]:
         lines.append(f"at work: {facts['busy']}")
+    if facts["rollout"]:
+        lines.append(f"takes part in a rollout: {lease.said(facts['rollout'])}")
     if failed := facts["last_failed"]:
         lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")
         lines += [f"  {line}" for line in _lines(last_failure(facts))]
@@ -327,6 +330,8 @@ def _no_outcome(result: Mapping[str, Any], host: str) -> str:
 def _headline(result: Mapping[str, Any], host: str) -> str:
     if result["outcome"] == "busy":
         return f"{host}: another deploy is at work on this host ({result['waited_for']})"
+    if result["outcome"] == "held":
+        return f"{host}: takes part in a rollout ({lease.said(result['lease'])})"
     if result["outcome"] == "unknown":
         return f"{host}: the connection was lost before anything was begun"
     verbs = {"fails": "does not pass", "untouched": "was not tried"}
@@ -379,6 +384,7 @@ def _now(result: Mapping[str, Any], host: str) -> str:
         "`roost rollback -i INVENTORY`",
         "untouched": "  serves now: what served before; nothing was changed",
         "busy": "  fix: deploy again when that has ended; nothing was changed",
+        "held": f"  fix: {lease.FIX}; nothing was changed",
         "unknown": "  fix: deploy again; nothing was changed",
     }
     return texts[result["outcome"]]

@@ -50,19 +50,25 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
 @options.inventory
 @click.option("--to", "release", metavar="ID", help="A kept release (default: the previous one).")
 @options.limit
+@options.despite_rollout
 @options.ask_become_pass
 def rollback(
-    inventory: Path, release: str | None, limit: str | None, ask_become_pass: bool
+    inventory: Path,
+    release: str | None,
+    limit: str | None,
+    despite_rollout: bool,
+    ask_become_pass: bool,
 ) -> None:
     """Go back to a release that the hosts keep; fetches nothing."""
     from roost import fleet
 
+    told = {"rollback_to": release, "despite_rollout": despite_rollout}
     result = fleet.run_playbook(
         "rollback",
         inventory,
         limit=limit,
         become_password=options.password(ask_become_pass),
-        extra_vars={"rollback_to": release} if release else None,
+        extra_vars={name: value for name, value in told.items() if value} or None,
     )
     if not result.ok:
         bad = ", ".join([*result.failed, *result.unreachable])

@@ -68,6 +68,17 @@ def test_another_controller_is_refused_and_can_take_over(fleet: Fleet) -> None:
     before = fleet.serving()
     fleet.wants("log=unjudged")
     begin_and_kill(fleet)
+    canary = fleet.hosts[0].name
+    for playbook, said in {
+        "deploy.yml": "nothing was changed.",
+        "playbooks/rollback.yml": "takes part in a rollout",
+        "playbooks/return.yml": "is being changed and judged by a rollout",
+    }.items():
+        by_hand = Running(fleet.inventory, "--limit", canary, playbook=playbook).end()
+        assert by_hand.code != 0
+        assert f"rolls out {fleet.inventory}, since 20" in by_hand.output
+        assert said in by_hand.output
+        assert "-e despite_rollout=true" in by_hand.output
     elsewhere = replace(fleet, inventory=fleet.inventory.parent / "elsewhere" / "inventory")
     shutil.copytree(fleet.inventory, elsewhere.inventory)
     elsewhere.wants("log=faulty", "exit=1")

@@ -51,6 +51,7 @@ def probe_output(**sections: Section) -> str:
         "watchdog_unit": (3, "inactive"),
         "watchdog_at_boot": (1, "Failed to get unit file state for roost-watchdog.service"),
         "units": (0, ""),
+        "rollout": (2, "sh: 1: cd: can't cd to /var/lib/roost/releases"),
         "program": (1, "find: '/usr/local/lib/roost/onhost': No such file or directory"),
         "image": (0, '{"Id":"sha256:1","Config":{"Labels":{}}}'),
         "python": (0, "/usr/bin/python3"),

@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import importlib.util, json, os, signal, sys
 import roost, roost.onhost
-from roost.onhost import machine, store, transaction, trial
+from roost.onhost import lease, machine, store, transaction, trial
 sys.modules.update({
     "ansible.module_utils.roost": roost,
     "ansible.module_utils.roost.onhost": roost.onhost,
+    "ansible.module_utils.roost.onhost.lease": lease,
     "ansible.module_utils.roost.onhost.store": store,
     "ansible.module_utils.roost.onhost.transaction": transaction,
     "ansible.module_utils.roost.onhost.machine": machine,
@@ -47,7 +48,42 @@ sys.exit()
 """
 
 
-def apart(folder: Path, doing: str) -> dict[str, Any]:
+#: What the module says to those who deploy by hand, and to the rollout that has the host.
+HELD = """
+place.end_turn()
+lease.take(place, {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "wanted": "x-1"})
+asked = {
+    "release": {"id": "x-1", "container": "roost-llm-1", "deployment": {}, "files": {}},
+    "container": "id", "directory": "", "who": "tester", "turn_timeout": 0, "answer_timeout": 1,
+    "restart": False, "going_back": False, "rollout": "", "despite_rollout": False, "follow": False,
+}
+places = []
+def make(_):
+    places.append(Store(sys.argv[2], sys.argv[3]))
+    return places[-1]
+Store, module.stores.Store = store.Store, make
+module.apart = lambda *_: {"outcome": "serves"}
+said = []
+own, despite = {"rollout": "a1"}, {"despite_rollout": True}
+for given in [{}, {"rollout": "b2"}, {"follow": True}, own, despite]:
+    class Module:
+        def __init__(self, **_):
+            self.params = {**asked, **given}
+        def exit_json(self, **found):
+            said.append([found["outcome"], found.get("lease", {}).get("who"), found.get("changed")])
+            raise StopIteration
+    module.AnsibleModule = Module
+    try:
+        module.main()
+    except StopIteration:
+        pass
+    places.pop().end_turn()  # as the end of the module's process would
+print(json.dumps(said))
+sys.exit()
+"""
+
+
+def apart(folder: Path, doing: str) -> Any:
     (folder / "releases").mkdir()
     module = ROOT / "plugins" / "modules" / "engine_release.py"
     done = subprocess.run(
@@ -61,8 +97,7 @@ def apart(folder: Path, doing: str) -> dict[str, Any]:
         timeout=30,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def test_the_outcome_comes_back_and_is_kept_for_who_lost_the_connection(tmp_path: Path) -> None:
@@ -100,6 +135,14 @@ def test_a_killed_process_is_ended_by_the_one_that_waits(tmp_path: Path) -> None
 def test_who_lost_the_connection_gets_no_outcome_of_another_release(tmp_path: Path) -> None:
     found = apart(tmp_path, FOLLOWS)
     assert found == {"x-1": {"outcome": "serves", "release": "x-1"}, "x-2": None}
+
+
+def test_a_host_that_takes_part_in_a_rollout_is_changed_by_that_alone(tmp_path: Path) -> None:
+    by_hand, others, lost, own, despite = apart(tmp_path, HELD)
+    assert by_hand == others == ["held", "ann@desk", False]
+    # Who lost the connection asks for what was begun, whoever has the host since.
+    assert lost[0] == "unknown"
+    assert own[0] == despite[0] == "serves"
 
 
 def test_the_work_outlives_whoever_waits_for_it(tmp_path: Path) -> None:

@@ -427,6 +427,23 @@ def test_an_account_goes_to_its_own_registry_alone(image: str, user: str | None)
         assert account["username"] == user
 
 
+@pytest.mark.parametrize(("rollout", "refused"), [("", True), ("b2", True), ("a1", False)])
+def test_a_host_that_takes_part_in_a_rollout_is_left_to_it(
+    tmp_path: Path, rollout: str, refused: bool
+) -> None:
+    lease = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "since": "9", "renewed": "10"}
+    probe = probe_output(rollout=(0, f"60\n{json.dumps(lease)}"))
+    found = filters.roost_preflight(
+        given(tmp_path), probe, [PRESENT, PRESENT], NOT_ASKED, False, None, rollout
+    )
+    assert ("rollout: saw ann@desk rolls out /fleet, since 9, last" in found["errors"]) is refused
+    assert ("-e despite_rollout=true" in found["errors"]) is refused
+    despite = filters.roost_preflight(
+        given(tmp_path), probe, [PRESENT, PRESENT], NOT_ASKED, False, None, None
+    )
+    assert despite["errors"] == ""
+
+
 def test_the_plan_reads_gated_configs_with_the_sites_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

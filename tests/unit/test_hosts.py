@@ -6,6 +6,8 @@ test's id names it as the field cases of the project do (G1 and so on).
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +17,8 @@ from tests.unit.probes import probe_output
 
 from roost import hosts
 from roost.errors import RoostError
+from roost.onhost import lease
+from roost.onhost.store import Store
 
 GB10_ROW = "0, GPU-0000, NVIDIA GB10, [N/A], [N/A], 580.173.02, 12.1"
 GB10_MEMINFO = "MemTotal:       127600748 kB\nMemAvailable:   118566368 kB"
@@ -210,6 +214,42 @@ def test_probe_runs_on_this_machine_and_parses(tmp_path: Path) -> None:
     assert not (tmp_path / "not").exists()
     # Of no image that it was not given.
     assert facts.image == {"status": -1}
+
+
+LEASE = '{"owner": "a1", "who": "ann@desk"}'
+
+
+@pytest.mark.parametrize(
+    ("output", "owner"),
+    [
+        (f"60\n{LEASE}", "a1"),
+        (f"-60\n{LEASE}", "a1"),  # the clock was set back
+        (f"86399\n{LEASE}", "a1"),
+        (f"86400\n{LEASE}", None),
+        ("60\n", None),
+        ("60\n{", None),
+        ("60\n[]", None),
+        (LEASE, None),
+    ],
+)
+def test_whose_rollout_a_host_takes_part_in(output: str, owner: str | None) -> None:
+    found = hosts.parse(probe_output(rollout=(0, output))).rollout
+    assert (found and found["owner"]) == owner
+    assert hosts.parse(probe_output(rollout=(1, output))).rollout is None
+    assert hosts.parse(probe_output()).rollout is None
+
+
+def test_the_probe_finds_what_a_host_was_leased_by(tmp_path: Path) -> None:
+    lease.take(Store(str(tmp_path), str(tmp_path / "run")), json.loads(LEASE))
+    script = hosts.probe_script().replace("/var/lib/roost/releases", str(tmp_path))
+    shell = re.search(r"^rollout_lease\(\) \{.*?^\}$", script, flags=re.DOTALL | re.MULTILINE)
+    assert shell
+    done = subprocess.run(
+        ["sh"], input=f"{shell[0]}\nrollout_lease", capture_output=True, text=True, check=True
+    )
+    facts = hosts.parse(probe_output(rollout=(done.returncode, done.stdout)))
+    assert facts.rollout
+    assert facts.rollout["who"] == "ann@desk"
 
 
 def test_an_image_that_is_there_is_known_by_its_id_and_labels() -> None:

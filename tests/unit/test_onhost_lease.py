@@ -71,6 +71,41 @@ def test_it_is_taken_over_on_demand_or_after_a_day(
     assert lease.take(store, ANN)["held"] is not held
 
 
+def test_who_changes_a_host_by_hand_is_told_whose_it_is(store: Store) -> None:
+    assert lease.of_others(store) is None
+    lease.take(store, {**ANN, "wanted": "r-2"})
+    found = lease.of_others(store)
+    assert found
+    assert (found["who"], found["wanted"]) == ("ann@desk", "r-2")
+    assert lease.said(found) == (
+        f"ann@desk rolls out /fleet, since {found['since']}, last heard of {found['renewed']}"
+    )
+    assert lease.of_others(store, "b2") == found
+    # The rollout itself may change it, and so may everybody once nobody renews the lease.
+    assert lease.of_others(store, "a1") is None
+    age(store, lease.ABANDONED + 60)
+    assert lease.of_others(store) is None
+    lease.take(store, ANN)
+    assert lease.of_others(store)
+    lease.give_up(store, "a1")
+    assert lease.of_others(store) is None
+
+
+def test_a_lease_that_is_given_up_while_it_is_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease.take(store, ANN)
+    read = store.read
+
+    def given_up(*path: str) -> dict[str, Any] | None:
+        found = read(*path)
+        lease.give_up(Store(str(store.root), str(store.runtime)), "a1")
+        return found
+
+    monkeypatch.setattr(store, "read", given_up)
+    assert lease.of_others(store) is None
+
+
 def test_of_many_at_once_one_has_it(store: Store) -> None:
     program = (
         "import sys; from roost.onhost import lease; from roost.onhost.store import Store\n"

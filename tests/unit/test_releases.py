@@ -200,6 +200,31 @@ def test_the_record_leaves_out_what_differs_from_day_to_day(tmp_path: Path) -> N
     assert planned["files"]["plan.json"] == {"verdict": "ok"}
 
 
+LEASE = {
+    "who": "ann@desk",
+    "inventory": "/fleet",
+    "since": "2026-11-30T09:00:00Z",
+    "renewed": "2026-11-30T09:10:00Z",
+}
+
+
+def test_a_host_that_takes_part_in_a_rollout_was_not_changed(given: dict[str, Any]) -> None:
+    told = {key: value for key, value in result("held", lease=LEASE).items() if key != "checks"}
+    found = releases.outcome(told, "spark-01", given)
+    # Its gateway is the rollout's matter.
+    assert (found["failed"], found["serves"], found["record"]) == (True, False, None)
+    first, fix = found["message"].splitlines()
+    assert first == (
+        "spark-01: takes part in a rollout (ann@desk rolls out /fleet, since 2026-11-30T09:00:00Z, "
+        "last heard of 2026-11-30T09:10:00Z)"
+    )
+    assert fix.startswith(
+        "  fix: wait for its end, or go on with it where it was begun (roost roll"
+    )
+    assert "-e despite_rollout=true" in fix
+    assert fix.endswith("nothing was changed")
+
+
 # Rollback
 
 KEPT = [
@@ -216,6 +241,7 @@ def facts(**found: Any) -> dict[str, Any]:
         "chosen": None,
         "transaction": None,
         "busy": None,
+        "rollout": None,
         "last_failed": None,
         "watchdog": {"unit": "active", "state": None},
         "engine": {
@@ -230,6 +256,12 @@ def facts(**found: Any) -> dict[str, Any]:
         "deployment": None,
         **found,
     }
+
+
+def test_status_says_whose_rollout_a_host_takes_part_in() -> None:
+    assert not [line for line in releases.status(facts()) if "rollout" in line]
+    lines = releases.status(facts(rollout=LEASE))
+    assert any(line.startswith("takes part in a rollout: ann@desk rolls out /fl") for line in lines)
 
 
 def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:

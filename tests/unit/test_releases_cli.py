@@ -68,8 +68,25 @@ def test_rollback_hands_the_release_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0]["name"] == "rollback"
     assert asked[0]["extra_vars"] == {"rollback_to": "r-1"}
     assert asked[0]["limit"] == "spark-01"
+    CliRunner().invoke(cli, ["rollback", "-i", "inventory/spark", "--despite-rollout"])
+    assert asked.pop()["extra_vars"] == {"despite_rollout": True}
     CliRunner().invoke(cli, ["rollback", "-i", "inventory/spark"])
     assert asked[1]["extra_vars"] is None
+
+
+def test_a_deploy_of_hosts_that_a_rollout_has_must_be_meant(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def run(name: str, _: Path, **options: Any) -> PlayResult:
+        asked.append((name, options["extra_vars"]))
+        return PlayResult("successful", hosts=["spark-01"])
+
+    monkeypatch.setattr(fleet, "run_playbook", run)
+    CliRunner().invoke(cli, ["deploy", "-i", "inventory/spark"])
+    CliRunner().invoke(cli, ["deploy", "-i", "inventory/spark", "--despite-rollout"])
+    assert asked == [("deploy", None), ("deploy", {"despite_rollout": True})]
 
 
 def test_a_rollback_that_failed_names_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,15 @@ from tests.unit.gateways import Gateway, gateway
 from roost import releases
 
 STANDINS = {
+    # By whose behalf it is asked: the rollout's own, another's between two batches, or none.
+    "rollout_lease": """
+others = {lease!r}
+if others and given['lease']['owner'] == 'between':
+    others = {{'owner': 'a1'}}
+mine = not others or given['lease']['owner'] == others['owner']
+said = {{'others': None}} if mine else {{
+    'others': others, 'said': 'ann@desk rolls out /fleet', 'fix': 'wait for its end'}}
+""",
     "release_facts": "said = {{'busy': {busy!r}}}",
     # The real one is far too long for what is asked here; it is told its outcome by its release.
     "engine_release": """
@@ -44,7 +53,11 @@ print(json.dumps({{'changed': False, **said}}))
 
 
 def run(
-    folder: Path, made: Gateway, hosts: dict[str, dict[str, Any]], busy: str | None = None
+    folder: Path,
+    made: Gateway,
+    hosts: dict[str, dict[str, Any]],
+    busy: str | None = None,
+    lease: dict[str, str] | None = None,
 ) -> str:
     """Swap on these hosts as the role does, from the drain on; what Ansible said.
 
@@ -53,6 +66,7 @@ def run(
         made: The gateway before them.
         hosts: Their variables.
         busy: Who deploys them at the moment.
+        lease: Of the rollout that they take part in.
     """
     library = folder / "library"
     seen = folder / "seen"
@@ -60,7 +74,9 @@ def run(
         made_up.mkdir()
     paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
     for name, body in STANDINS.items():
-        text = body.format(src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy)
+        text = body.format(
+            src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy, lease=lease
+        )
         (library / f"{name}.py").write_text(MODULE.format(body=text))
     wanted = deployment(folder).model_dump(mode="json")
     common = {
@@ -162,3 +178,38 @@ def test_a_host_that_another_deploy_works_on_is_not_drained(tmp_path: Path) -> N
     assert "deploy again when that has ended; nothing was changed" in said
     assert states == {"one": "ready", "two": "ready"}
     assert not list((tmp_path / "seen").iterdir())
+
+
+def test_hosts_of_a_rollout_are_drained_and_returned_by_that_alone(tmp_path: Path) -> None:
+    unchanged = {"__llm_server_container": {"container": {"Id": "c", "Name": "/roost-llm"}}}
+    with gateway(tmp_path, 5) as made:
+        for name in ("four", "five"):
+            made.haproxy.set(name, "drain")
+        said = run(
+            tmp_path,
+            made,
+            {
+                "one": {"outcome": "serves"},
+                "two": {"outcome": "serves", "llm_server_rollout": "a1"},
+                "three": {"outcome": "serves", "llm_server_despite_rollout": True},
+                # A canary that is judged, and what is deployed by hand is what it serves already.
+                "four": {"outcome": "serves", **unchanged},
+                "five": {"outcome": "serves", "llm_server_rollout": "between", **unchanged},
+            },
+            lease={"owner": "a1", "wanted": "r-2"},
+        )
+        states = {server.name: server.state for server in made.haproxy.servers()}
+    seen = {file.name: json.loads(file.read_text())[0] for file in (tmp_path / "seen").iterdir()}
+    assert seen == {"two": "drain", "three": "drain", "four": "drain", "five": "drain"}, said
+    assert states == {
+        **dict.fromkeys(("one", "two", "three", "five"), "ready"),
+        "four": "drain",
+    }, said
+    text = " ".join(said.split())
+    why = "a rollout (ann@desk rolls out /fleet)"
+    assert f"one: takes part in {why}; it was not drained fix: wait for its end" in text
+    assert (
+        f"four: is being changed and judged by {why} why: the release r-2 has not passed yet"
+        in text
+    )
+    assert said.count("fatal:") == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def test_hosts_are_told_whose_rollout_it_is_and_say_whose_it_was(
 ) -> None:
     (play,) = yaml.safe_load((ROOT / "playbooks" / "lease.yml").read_text())
     (task,) = play["tasks"]
-    asked: list[Mapping[str, Any]] = []
+    asked: list[dict[str, Any]] = []
     answers: dict[str, dict[str, Any]] = {
         "a": {"held": True, "was": None},
         "b": {"held": False, "was": THEIRS},
@@ -48,6 +47,8 @@ def test_hosts_are_told_whose_rollout_it_is_and_say_whose_it_was(
         "who": record.who(),
         "inventory": str(tmp_path / "fleet"),
     }
+    # Every playbook is told on whose behalf it runs, for hosts leave others out.
+    assert {one.pop("rollout_owner") for one in asked} == {mine["owner"]}
     held, freed = asked
     assert held == {
         "playbook": "lease",

@@ -4,6 +4,8 @@ The controller's own lock is a file beside its runs, which another machine or an
 not see; hosts are what they have in common. A lease is taken before a rollout looks at a host and
 again before each of its batches, so a controller to which that does not happen any more, because
 another one took over, changes nothing further. Hosts count its age by their own clock.
+
+Who changes a host by hand asks for the lease too (:func:`of_others`), and leaves the host alone.
 """
 
 from __future__ import annotations
@@ -19,6 +21,13 @@ from .store import Store, now
 FILE = "rollout.json"
 #: Seconds after which a lease that was not renewed is nobody's: longer than any step of a rollout.
 ABANDONED = 86400.0
+#: What somebody can do who wanted to change a host that takes part in a rollout.
+FIX = (
+    "wait for its end, or go on with it where it was begun (roost rollout -i INVENTORY); to change "
+    "the host all the same, for instance because that controller is no more: -e "
+    "despite_rollout=true (roost: --despite-rollout). A lease that was not renewed for a day "
+    "counts no more"
+)
 
 
 def take(store: Store, mine: Mapping[str, Any], *, take_over: bool = False) -> dict[str, Any]:
@@ -49,6 +58,28 @@ def give_up(store: Store, owner: str) -> None:
         found = store.read(FILE)
         if found and found["owner"] == owner:
             (store.root / FILE).unlink()
+
+
+def of_others(store: Store, owner: str = "") -> dict[str, Any] | None:
+    """The lease that speaks against changing this host now; none: there is none, or it is old.
+
+    Args:
+        store: The host's releases.
+        owner: On whose behalf it would be changed; empty: by hand.
+    """
+    found = store.read(FILE)
+    with contextlib.suppress(FileNotFoundError):  # given up since it was read
+        if found and found["owner"] != owner and _age(store) < ABANDONED:
+            return found
+    return None
+
+
+def said(lease: Mapping[str, Any]) -> str:
+    """Whose it is, in words."""
+    return (
+        f"{lease['who']} rolls out {lease['inventory']}, since {lease['since']}, last heard of "
+        f"{lease['renewed']}"
+    )
 
 
 def _age(store: Store) -> float:

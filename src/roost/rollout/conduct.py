@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roost.errors import RoostError
+from roost.onhost.lease import said as whose
 from roost.rollout import record, report
 from roost.rollout.fleet import Lease, Played, Serving
 from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
@@ -373,12 +374,7 @@ _TAKE_OVER = (
 
 def _of_others(leases: Mapping[str, Lease]) -> dict[str, str]:
     """Whose rollout hosts take part in, where that is not this one."""
-    return {
-        name: f"{lease.was['who']} rolls out {lease.was['inventory']}, since "
-        f"{lease.was['since']}, last heard of {lease.was['renewed']}"
-        for name, lease in leases.items()
-        if not lease.held
-    }
+    return {name: whose(lease.was) for name, lease in leases.items() if not lease.held}
 
 
 def _is_out(host: HostRecord) -> bool:

@@ -189,7 +189,8 @@ class Fleet:
                 self._inventory,
                 limit=",".join(hosts),
                 tags=tags,
-                extra_vars=extra_vars,
+                # Hosts that take part in this rollout refuse others.
+                extra_vars={"rollout_owner": record.owner(self._inventory), **(extra_vars or {})},
                 become_password=self._password,
                 watch=see,
             )
