@@ -144,7 +144,7 @@ def roost_preflight(
     ]
     planned = gate.plan(wanted, facts, str(hub_token) if hub_token else None)
     findings = [
-        *(preflight.held(facts, rollout) if rollout is not None else []),
+        *(preflight.of_a_rollout(facts, rollout) if rollout is not None else []),
         *preflight.check(facts, wanted),
         *preflight.disk(
             facts,

@@ -29,6 +29,7 @@ from roost.interruptions import interruptible
 from roost.inventory import Host
 from roost.measure import benchmark
 from roost.plan import gate
+from roost.preflight import of_a_rollout
 from roost.root import repository_root
 
 FILE = "experiment.json"
@@ -170,7 +171,8 @@ def begin(
 
     Raises:
         UsageError: No such inventory, host, suite or file of prompts, or a variable is wrong.
-        RefusedError: A variant is refused, and all or none were asked for.
+        RefusedError: A variant is refused, and all or none were asked for; or the host takes part
+            in a rollout.
         RoostError: The host cannot be reached.
     """
     planned = benchmark.plan(suite, prompts)
@@ -192,6 +194,12 @@ def begin(
     if run_dir is None or [one.name for one in tried] != names:
         with ssh.connect(chosen) as remote:
             facts = asking.facts(remote, chosen)
+        for lease in of_a_rollout(facts, owner=""):
+            raise RefusedError(
+                f"{host}: takes part in a rollout; nothing was changed",
+                why=lease.saw,
+                fix="wait for its end: it changes what would be measured",
+            )
         tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
     refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
     if refused and all_or_none:

@@ -67,7 +67,7 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
     return sorted(found, key=lambda finding: order[finding.severity])
 
 
-def held(facts: HostFacts, owner: str) -> list[Finding]:
+def of_a_rollout(facts: HostFacts, owner: str) -> list[Finding]:
     """Whether the host takes part in a rollout of others.
 
     Args:

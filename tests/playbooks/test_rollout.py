@@ -23,7 +23,7 @@ from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.rollout import record, report
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,17 @@ def notes(host: Trials) -> tuple[Path, experiment.Notes]:
     return path.parent, experiment.Notes.model_validate_json(path.read_text())
 
 
+def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None:
+    lease = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "since": "9", "renewed": "10"}
+    host.rollout = lease
+    done = compare(host)
+    assert isinstance(done.exception, RefusedError)
+    assert f"{HOST}: takes part in a rollout; nothing was changed" in str(done.exception)
+    assert "ann@desk rolls out /fleet, since 9, last heard of 10" in str(done.exception)
+    assert host.calls == []
+    assert list(host.links) == ["current"]
+
+
 def test_choices_are_tried_in_turn_and_the_host_is_back(
     host: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:

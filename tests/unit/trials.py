@@ -47,6 +47,8 @@ class Trials:
     #: What the planner says of settings.
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     reachable: bool = True
+    #: The lease of the rollout that the host takes part in, as the probe sees it.
+    rollout: dict[str, str] | None = None
     #: What somebody else deploys while a benchmark runs.
     intruder: str = ""
     host: Host = field(init=False)
@@ -181,6 +183,8 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     monkeypatch.setattr(fleet, "ask", made.ask)
     monkeypatch.setattr(notebooks, "execute_all", made.execute_all)
     monkeypatch.setattr(ssh, "connect", made.connect)
-    monkeypatch.setattr(experiment.asking, "facts", lambda *_: None)
+    monkeypatch.setattr(
+        experiment.asking, "facts", lambda *_: SimpleNamespace(rollout=made.rollout)
+    )
     monkeypatch.setattr(experiment.gate, "plans", made.plans)
     return made
