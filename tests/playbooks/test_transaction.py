@@ -87,6 +87,13 @@ GIVEN_UP = "nothing after so many starts, with the reason; the next deploy start
             id="half the accept length",
             marks=fault("engine", "accepts half the drafts", BACK),
         ),
+        pytest.param(
+            ["accepted=1", "counts-as=sglang"],
+            {},
+            ["it is healthy, but accepts too few drafts", "saw 2.00", "(fewer-drafts-accepted)"],
+            id="half the accept length, by SGLang's counters",
+            marks=fault("engine", "accepts half the drafts, counted as SGLang does", BACK),
+        ),
     ],
 )
 def test_a_faulty_engine_is_replaced_by_the_one_before(

@@ -1,4 +1,4 @@
-"""The stand-in engine's jitter: none unless it is asked for, and then of the size asked for."""
+"""The stand-in engine: what it counts, and its jitter, which is of the size asked for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import statistics
 import pytest
 
 from roost.lab.standins import engine_standin
+from roost.measure import metrics
+from roost.onhost import counters
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.03])
@@ -23,3 +25,20 @@ def test_requests_differ_by_the_jitter(jitter: float) -> None:
     for found, middle in ((lengths, math.log(3.4)), (paces, math.log(1 / 400))):
         assert statistics.fmean(found) == pytest.approx(middle, abs=0.01)
         assert statistics.pstdev(found) == pytest.approx(jitter, rel=0.2, abs=1e-6)
+
+
+@pytest.mark.parametrize("counts_as", ["vllm", "sglang"])
+def test_its_counters_say_what_it_accepts(counts_as: str) -> None:
+    words = ["serve", "/model", "--standin-accepted=2.4", f"--standin-counts-as={counts_as}"]
+    engine = engine_standin.Engine(engine_standin.arguments(words))
+    engine.answer({"prompt": "Tell me.", "max_tokens": 5})
+    before = engine.metrics()
+    for tokens in (1, 32, 7):
+        engine.answer({"prompt": "Tell me.", "max_tokens": tokens})
+    after = engine.metrics()
+    assert f"{counts_as}:" in after
+    assert counters.accept_length(before, after) == pytest.approx(3.4)
+    change = metrics.delta(metrics.parse(before), metrics.parse(after))
+    assert change.speculation
+    assert change.speculation.accept_length == pytest.approx(3.4)
+    assert (change.generated_tokens, change.prompt_tokens) == (40, 30)

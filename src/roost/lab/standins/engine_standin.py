@@ -4,7 +4,8 @@
 It is the command of the image ``roost-lab/engine-standin`` and takes vLLM's command line: what it
 does not know it ignores, and what it is to do wrong is said with ``--standin-…``. It answers the
 questions of roost's gate from a list and everything else with the same words; its counters count
-what it pretends to have drafted and accepted. ``vllm bench`` is another file.
+what it pretends to have drafted and accepted, by SGLang's names and in its way if told so.
+``vllm bench`` is another file.
 
 Two prompts are commands: ``stand-in: wedge`` is never answered, nor is anything after it, while
 /health stays good; ``stand-in: prefill N`` is answered after N seconds in which blocks are filled
@@ -53,6 +54,7 @@ def arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--standin-tokens-per-second", type=float, default=400.0)
     parser.add_argument("--standin-prefill-seconds", type=float, default=0.0)
     parser.add_argument("--standin-accepted", type=float, default=ACCEPTED, help="per draft")
+    parser.add_argument("--standin-counts-as", choices=["vllm", "sglang"], default="vllm")
     parser.add_argument(
         "--standin-jitter",
         type=float,
@@ -101,7 +103,9 @@ class Engine:
         words: list[str] = (self.asked.standin_answer or text).split()[: body.get("max_tokens", 16)]
         with self.lock:
             self.tokens += len(words)
-            self.drafts += len(words) / self.jittered(1 + self.asked.standin_accepted)
+            # SGLang counts steps, and the first token comes out of none.
+            drafted = len(words) - (self.asked.standin_counts_as == "sglang")
+            self.drafts += drafted / self.jittered(1 + self.asked.standin_accepted)
         return words
 
     def jittered(self, value: float) -> float:
@@ -128,7 +132,21 @@ class Engine:
                 self.blocks += 1
 
     def metrics(self) -> str:
-        """vLLM's counters, as far as anybody here reads them."""
+        """vLLM's counters, or SGLang's, as far as anybody here reads them."""
+        if self.asked.standin_counts_as == "sglang":
+            values = {
+                "num_running_reqs": self.running,
+                "num_queue_reqs": 0,
+                "num_used_tokens": self.blocks,
+                "realtime_tokens_total": self.tokens,
+                "prompt_tokens_total": 10 * self.requests,
+                "generation_tokens_total": self.tokens,
+                "num_requests_total": self.requests,
+                "spec_verify_calls_total": self.drafts,
+                "spec_num_draft_tokens": DRAFTED + 1,
+            }
+            name = f'{{model_name="{self.asked.served_model_name}"}}'
+            return "".join(f"sglang:{key}{name} {value}\n" for key, value in values.items())
         name = f'{{engine="0",model_name="{self.asked.served_model_name}"}}'
         values = {
             "num_requests_running": self.running,
