@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 from tests.site import chromium
 from tests.site.chromium import Page
 from tests.unit.kept_runs import NOW, benchmark, html_output, keep, notebook
-from tests.unit.test_reportsite import HOSTILE
+from tests.unit.test_reportsite import HOSTILE, index_of
 
-from roost import reportsite
-from roost.measure import charts, tables
+from roost import report, reportsite
+from roost.measure import charts, store, tables
 from roost.measure.checks import Check, Figure
 from roost.reportsite import notebook as notebooks
+from roost.reportsite import pages
 
 DESKTOP, PHONE = 1280, 390
 HOSTS = {"spark-01": 100.0, "spark-02": 81.0, "spark-03": 9.5}
@@ -74,7 +76,7 @@ PAGES = {
     "runs/3-compare.html": 1,
     "runs/4-hostile.html": 6,
 }
-MARKS = "[...document.querySelectorAll('figure[data-chart]')].map((f) => f.querySelectorAll('.point, path.js-line').length)"  # noqa: E501
+MARKS = "[...document.querySelectorAll('figure')].map((f) => f.querySelectorAll('.point, path.js-line').length)"  # noqa: E501
 CUT_OFF = """
 [...document.querySelectorAll('.plot')].flatMap((plot) => {
   const frame = plot.getBoundingClientRect();
@@ -92,7 +94,8 @@ CONTRAST = """
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const ground = light(getComputedStyle(document.body).backgroundColor);
-  const texts = [...document.querySelectorAll('h1, td, th, a, .quiet, .mark, .plot text')]
+  const read = 'h1, td, th, a, button, label, .quiet, .mark, .plot text';
+  const texts = [...document.querySelectorAll(read)]
     // A notebook's drawings have a ground of their own.
     .filter((e) => e.textContent.trim() && e.getClientRects().length && !e.closest('.notebook svg'))
     .map((e) => e instanceof SVGElement ? getComputedStyle(e).fill : getComputedStyle(e).color);
@@ -114,7 +117,7 @@ def test_pages_are_drawn_and_ask_for_nothing(
     assert all(marks)
     assert page.complaints == []
     assert [url for url in page.requests if not url.startswith(site.as_uri())] == []
-    assert len(page.requests) == 3
+    assert len(page.requests) == 3 + (name == "index.html")
     # Nothing is wider than the screen, and all of it can be read.
     assert page.run("document.documentElement.scrollWidth") == width
     widths = page.run("[...document.querySelectorAll('.plot')].map((p) => p.clientWidth)")
@@ -146,12 +149,13 @@ def test_tables_sort_both_ways(page: Page, site: Path) -> None:
     hosts = column(page, "#runs", 2)
     assert [host for host in hosts if host in HOSTS] == ["spark-01", "spark-01", *list(HOSTS)[1:]]
     # As numbers, not as text: 9.5 before 81, and 3.38 before 3.4.
-    page.run("document.querySelectorAll('#points th button')[7].click()")
-    lengths: list[str] = page.run(
-        "[...document.querySelectorAll('#points tbody tr')].map((r) => r.cells[7].dataset.value)"
+    page.run("document.querySelectorAll('#points th button')[6].click()")
+    speeds: list[str] = page.run(
+        "[...document.querySelectorAll('#points tbody tr')]"
+        ".map((r) => r.cells[6].firstChild.textContent)"
     )
-    assert len(lengths) == 10
-    assert lengths == sorted(lengths, key=float)
+    assert len(speeds) == 10
+    assert speeds == sorted(speeds, key=float)
     # A notebook's own tables sort too.
     page.open((site / "runs" / "0-spark-01.html").as_uri())
     page.run("document.querySelectorAll('.notebook th button')[0].click()")
@@ -174,22 +178,56 @@ def test_filters_leave_what_was_asked_for(page: Page, site: Path) -> None:
     assert column(page, "#runs", 3) == ["compare"]
 
 
+def say(text: str) -> str:
+    """A script that types into the search."""
+    return (
+        "(() => { const box = document.querySelector('input[type=search]');"
+        f"box.value = {text!r}; box.dispatchEvent(new Event('input')); }})()"
+    )
+
+
+def test_words_leave_what_has_them_all(page: Page, site: Path) -> None:
+    page.open((site / "index.html").as_uri())
+    page.run(say("SPARK-02 bench"))
+    assert column(page, "#runs", 2) == ["spark-02"]
+    assert column(page, "#points", 5) == ["coding-c1", "prose-c1", "kind2-c1"]
+    # A point's own name leaves that point, of whatever run.
+    page.run(say("prose"))
+    assert column(page, "#runs", 2) == []
+    assert set(column(page, "#points", 5)) == {"prose-c1"}
+    # The chart follows, once typing stops.
+    page.run(say("spark-03"))
+    page.run("new Promise((done) => setTimeout(done, 600))")
+    assert page.run(TRACES) == ["spark-03"]
+    page.run(say("no such words"))
+    page.run("new Promise((done) => setTimeout(done, 600))")
+    assert page.run(TRACES) == []
+    assert page.complaints == []
+
+
+TRACES = "[...document.querySelectorAll('.plot .legendtext')].map((t) => t.textContent)"
+
+
 def test_a_chart_answers(page: Page, site: Path) -> None:
     """Another figure is drawn when it is chosen, and values are told under the pointer."""
     page.open((site / "index.html").as_uri())
-    choose = """(() => {{ const s = document.querySelector('figure select');
+    choose = """(() => {{ const s = document.querySelectorAll('figure select')[{}];
         s.value = [...s.options].find((o) => {}).value;
         s.dispatchEvent(new Event('change')); }})()"""
-    traces = "[...document.querySelectorAll('.plot .legendtext')].map((t) => t.textContent)"
     title = "document.querySelector('.plot .ytitle').textContent"
+    said = "document.querySelector('.plot').ariaLabel"
     # What a folder says is text to the chart as well.
-    page.run(choose.format("o.text.startsWith('<script>')"))
-    assert page.run(traces) == [HOSTILE]
-    page.run(choose.format("o.text.startsWith('smollm2')"))
-    assert page.run(traces) == list(HOSTS)
+    page.run(choose.format(0, "o.text.startsWith('<script>')"))
+    assert page.run(TRACES) == [HOSTILE]
+    page.run(choose.format(0, "o.text.startsWith('smollm2')"))
+    assert page.run(TRACES) == list(HOSTS)
     assert page.run(title) == "tokens/s"
-    page.run(choose.format("o.text.endsWith('accept length (tokens/step)')"))
+    value = report.number(store.read(site / "raw" / "1-spark-02").measured[0]["value"])
+    assert f"spark-02 1 run, {value} to {value}, the newest {value}" in page.run(said)
+    page.run(choose.format(1, "o.text === 'prose-c1'"))
+    page.run(choose.format(2, "o.text === 'Accept length (tokens/step)'"))
     assert page.run(title) == "tokens/step"
+    assert "prose-c1" in page.run(said)
     page.open((site / "runs" / "0-spark-01.html").as_uri())
     where: dict[str, Any] = page.run(
         "(() => { document.querySelector('.plot').scrollIntoView();"
@@ -201,6 +239,116 @@ def test_a_chart_answers(page: Page, site: Path) -> None:
     told = page.run("document.querySelector('.hoverlayer').textContent")
     assert told.startswith("kind2-c1: ")
     assert told.endswith(" tokens/s")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More runs than the index holds: seven nights, the newest of a host that is slow."""
+    where = tmp_path_factory.mktemp("many")
+    for night in range(7):
+        began = NOW + dt.timedelta(days=night)
+        keep(where / "runs", f"{night}-run", benchmark(night, speed=100.0 - 10 * (night == 6)),
+             host=f"h{7 - night}", started=began, finished=began + dt.timedelta(seconds=90))  # fmt: skip
+    (where / "runs" / "8-killed").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "PAGE", 3)
+        reportsite.build(where / "runs", where / "site")
+    return where / "site"
+
+
+def test_all_rows_are_reached_in_pages(page: Page, many: Path) -> None:
+    page.open((many / "index.html").as_uri(), width=PHONE)
+    go = "document.querySelector('[data-pages={}] [data-go={}]').click()"
+    said = "document.querySelector('[data-pages={}] [role=status]').textContent"
+    assert column(page, "#runs", 0)[0] == "8-killed"
+    assert page.run(said.format("runs")) == "1 to 3 of 8"
+    page.run(go.format("runs", "next"))
+    assert column(page, "#runs", 2) == ["h3", "h4", "h5"]
+    page.run(go.format("runs", "next"))
+    page.run(go.format("runs", "next"))
+    assert column(page, "#runs", 2) == ["h6", "h7"]
+    assert page.run(said.format("runs")) == "7 to 8 of 8"
+    page.run(go.format("runs", "previous"))
+    page.run(go.format("runs", "first"))
+    # A page's rows are whole rows: state, link, and what is not known.
+    assert column(page, "#runs", 1) == ["unfinished", "✓ passed", "✓ passed"]
+    link = "document.querySelectorAll('#runs tbody a')[1].getAttribute('href')"
+    assert page.run(link) == "runs/6-run.html"
+    assert column(page, "#runs", 10) == ["", "90", "90"]
+    # Sorting and filtering are of all rows, not of those in sight.
+    page.run(go.format("runs", "last"))
+    page.run("document.querySelectorAll('#runs th button')[2].click()")
+    page.run("document.querySelectorAll('#runs th button')[2].click()")
+    assert column(page, "#runs", 2) == ["h7", "h6", "h5"]
+    page.run("document.querySelectorAll('#points th button')[6].click()")
+    assert column(page, "#points", 1)[0] == "h1"
+    page.run(say("h4"))
+    assert column(page, "#runs", 2) == ["h4"]
+    assert page.run(said.format("runs")) == "1 to 1 of 1"
+    assert column(page, "#points", 1) == ["h4"]
+    page.run(say(""))
+    # As it was sorted before.
+    assert column(page, "#runs", 2) == ["h7", "h6", "h5"]
+    assert page.complaints == []
+
+
+def test_pages_turn_by_keyboard(page: Page, many: Path) -> None:
+    """The focus stays where it is, also at the end."""
+    page.open((many / "index.html").as_uri())
+    page.run("document.querySelector('[data-pages=points] [data-go=next]').focus()")
+    for hosts in (["h4", "h5", "h6"], ["h7"], ["h7"]):
+        for kind in ("keyDown", "keyUp"):
+            page.call("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter",
+                      windowsVirtualKeyCode=13, text="\r")  # fmt: skip
+        assert column(page, "#points", 1) == hosts
+        assert page.run("document.activeElement.dataset.go") == "next"
+    assert page.run("document.activeElement.ariaDisabled") == "true"
+
+
+def test_without_scripts_all_runs_are_a_page_away(page: Page, many: Path) -> None:
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        page.open((many / "index.html").as_uri())
+        assert column(page, "#runs", 0)[1:] == ["2026-12-05 16:00", "2026-12-04 16:00"]
+        shown = "[...document.querySelectorAll('{}')].filter((e) => e.getClientRects().length)"
+        # What acts only by script is not there.
+        assert page.run(f"{shown.format('select, input, button, figure')}.length") == 0
+        page.open(
+            (many / page.run("document.querySelector('p > a').getAttribute('href')")).as_uri()
+        )
+        assert len(page.run(f"{shown.format('tbody a')}.map((a) => a.href)")) == 8
+    finally:
+        page.call("Emulation.setScriptExecutionDisabled", value=False)
+
+
+def test_long_lines_keep_what_stands_out(page: Page, tmp_path: Path) -> None:
+    """Of thousands of runs a line shows the lowest and the highest of each span, and the newest."""
+    for at in range(2):
+        keep(tmp_path / "runs", f"{at}", benchmark(at), started=NOW + dt.timedelta(days=at))
+    reportsite.build(tmp_path / "runs", tmp_path / "site")
+    script = tmp_path / "site" / "assets" / "index.js"
+    said = index_of(tmp_path / "site")
+    count = 3000
+    for name, values in said["runs"].items():
+        if isinstance(values, dict):
+            values["at"] = [0] * count
+        elif values:
+            said["runs"][name] = [values[0]] * count
+    days = [NOW + dt.timedelta(days=count - at) for at in range(count)]
+    said["runs"]["started"] = [f"{day:%Y-%m-%d %H:%M:%S}" for day in days]
+    said["points"] = {"run": list(range(count)), "point": {"texts": ["a"], "at": [0] * count}}
+    for one in said["metrics"]:
+        one |= {"value": [100.0] * count, "low": [None] * count, "high": [None] * count}
+        one["value"][1700], one["value"][1701], one["value"][0] = 40.0, 160.0, 99.0
+    script.write_text(f"const INDEX = {json.dumps(said)};\n")
+    page.open((tmp_path / "site" / "index.html").as_uri())
+    drawn = page.run("document.querySelector('.plot').data[0].y")
+    assert len(drawn) <= 1201
+    assert (min(drawn), max(drawn), drawn[-1]) == (40.0, 160.0, 99.0)
+    assert "3000 runs, 40.0 to 160, the newest 99.0" in page.run(
+        "document.querySelector('.plot').ariaLabel"
+    )
+    assert "600 spans" in page.run("document.querySelector('figcaption').textContent")
 
 
 def test_only_a_difference_has_a_colour(page: Page, site: Path) -> None:

@@ -38,25 +38,30 @@ def result(**changes: Any) -> Result:
 
 
 def benchmark(
-    seed: int = 1, *, speed: float = 100.0, length: float = 3.4, categories: int = 1
+    seed: int = 1,
+    *,
+    speed: float = 100.0,
+    length: float = 3.4,
+    categories: int = 1,
+    requests: int = 4,
 ) -> Benchmark:
     """Three repetitions a point with 1 % noise; the first points are called coding and prose."""
     draw = random.Random(seed)  # noqa: S311
 
     def repetition(number: int) -> Repetition:
         drift = draw.lognormvariate(0, 0.01)
-        requests = [
+        asked = [
             RequestPoint(
                 prompt=f"p{at}", prompt_tokens=20, output_tokens=101, ttft=0.1 / drift,
                 latency=0.1 / drift + 100 / (speed * drift),
             )
-            for at in range(4)
+            for at in range(requests)
         ]  # fmt: skip
         accepted = [100 * 0.8**at for at in range(1, 6)]
         return Repetition(
             duration=10.0,
             output_throughput=speed * drift,
-            requests=requests,
+            requests=asked,
             speculation=points.Speculation(
                 drafts=100, draft_tokens=500, accepted=sum(accepted), per_position=accepted
             ),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import json
 import math
 import os
 import re
+import shutil
+import weakref
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -19,10 +24,11 @@ from tests.unit.test_runs import full_disk
 from roost import measure, report_cli, reportsite
 from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
-from roost.measure import store
+from roost.measure import store, throttling
 from roost.measure.checks import Check, Figure
+from roost.measure.throttling import Sample, Watch
 from roost.parquet import Table
-from roost.reportsite import charts, pages, publish
+from roost.reportsite import charts, pages, publish, reuse
 from roost.reportsite import notebook as notebooks
 
 #: Whatever of this runs, is fetched or reaches out of its place would be a hole.
@@ -407,17 +413,210 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
     assert chart.alt.endswith("this run 60%, 30%")
 
 
-def test_figures_over_time_have_a_line_a_host(root: Path) -> None:
+def test_a_chart_of_many_marks_keeps_what_stands_out(tmp_path: Path) -> None:
+    measured = benchmark(1, requests=900)
+    slow = measured.cells[0].repetitions[1].requests[450]
+    varied = [
+        one.model_copy(update={"prompt_tokens": 20 + at, "ttft": 0.1 + 7 * (one is slow)})
+        for at, one in enumerate(measured.cells[0].repetitions[1].requests)
+    ]
+    measured.cells[0].repetitions[1].requests[:] = varied
+    folder = keep(tmp_path, "1", measured)
+    samples = [
+        Sample("0", 2400.0 - 900 * (at == 1234), 38.0, 60.0, (), at * 2.0) for at in range(4000)
+    ]
+    (folder / throttling.FILE).write_bytes(
+        throttling.table({("coding-c1", 1): Watch(samples)}).encode()
+    )
+    *_, lengths, gpu = charts.of_run(store.read(folder))
+    (dots,) = lengths.options["Time to first token (ms) by prompt length"]["data"]
+    assert 700 < len(dots["x"]) <= 1500
+    assert max(dots["y"]) == pytest.approx(7100)
+    assert lengths.caption.startswith("Requests that count, 2,700. Of each span")
+    (line,) = gpu.options["GPU clock (MHz)"]["data"]
+    assert len(line["x"]) <= 1500
+    at = line["y"].index(1500.0)
+    assert line["x"][at] == 2468.0
+    assert "Of each span" in gpu.caption
+
+
+def made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of runs whose page is made when the site is built again.
+
+    The site then is what it would be had there been none.
+    """
+    made = set()
+    run = pages.run
+
+    def noted(kept: store.Kept, *rest: Any) -> str:
+        made.add(kept.name)
+        return run(kept, *rest)
+
+    monkeypatch.setattr(pages, "run", noted)
+    again = files(build(root))
+    monkeypatch.setattr(pages, "run", run)
+    new = root.parent / "new"
+    reportsite.build(root, new)
+    assert again == files(new)
+    shutil.rmtree(new)
+    return made
+
+
+def test_a_page_is_kept_while_its_run_is_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(root)
+    assert made_again(root, monkeypatch) == set()
+    keep(root, "3-new", notebook="verify")
+    assert made_again(root, monkeypatch) == {"3-new"}
+    # Without its run a page goes.
+    shutil.rmtree(root / "3-new")
+    assert made_again(root, monkeypatch) == set()
+    # What could not be read may be readable now.
+    (root / "4-killed").mkdir()
+    build(root)
+    assert made_again(root, monkeypatch) == {"4-killed"}
+
+
+def _same_size_and_time(folder: Path) -> None:
+    log, other = folder / "engine.log", folder / "other"
+    other.write_bytes(log.read_bytes()[::-1])
+    os.utime(other, ns=(log.stat().st_atime_ns, log.stat().st_mtime_ns))
+    other.rename(log)
+
+
+def _within(folder: Path) -> None:
+    keep(folder, "in-it/a", notebook="verify", ok=False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "engine.log").write_text("other\n"),
+        lambda folder: (folder / "engine.log").unlink(),
+        lambda folder: (folder / "new.log").touch(),
+        lambda folder: os.utime(folder / "result.json"),
+        _same_size_and_time,
+        _within,
+    ],
+    ids=["changed", "gone", "new", "touched", "replaced", "a run within"],
+)
+def test_a_page_is_made_again_for_another_run(
+    root: Path, change: Callable[[Path], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(root)
+    change(root / _NAMES[0])
+    assert made_again(root, monkeypatch) - {f"{_NAMES[0]}/in-it/a"} == {_NAMES[0]}
+
+
+def test_pages_are_made_again_by_another_roost(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    build(root)
+    home = tmp_path / "roost"
+    shutil.copytree(Path(reuse.roost.__file__).parent / "templates", home / "templates")
+    (home / "__init__.py").touch()
+    monkeypatch.setattr(reuse.roost, "__file__", str(home / "__init__.py"))
+    for change in (home / "__init__.py", home / "templates" / "site" / "site.css"):
+        change.write_text("/* other */")
+        reuse._maker.cache_clear()
+        assert made_again(root, monkeypatch) == set(_NAMES)
+    version = reuse.metadata.version
+    monkeypatch.setattr(reuse.metadata, "version", lambda name: f"{version(name)}.1")
+    reuse._maker.cache_clear()
+    assert made_again(root, monkeypatch) == set(_NAMES)
+    reuse._maker.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "{}", "[]", '{"pages": [{"key": 1}]}', '{"pages": 7}', "\xff"]
+)
+def test_a_site_that_says_nothing_of_its_pages_is_made_again(
+    root: Path, mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = build(root)
+    (site / store.SITE_MARK).write_text(mark, encoding="latin-1")
+    assert made_again(root, monkeypatch) == set(_NAMES)
+
+
+def test_a_page_that_is_cut_short_or_gone_is_made_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = build(root)
+    one, other = (site / name for name in _PAGES)
+    one.write_text("")
+    other.unlink()
+    assert made_again(root, monkeypatch) == set(_NAMES)
+
+
+def test_a_page_is_made_again_when_a_run_that_it_names_comes_or_goes(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "worse; 0-late / 1-spark-01; belongs to the hardware"
+    figure = Figure(title="Accept length, x", value=0.8, unit="times", source=source)
+    keep(root, "3-compare", notebook="compare", figures={"x": figure})
+    build(root)
+    keep(root, "0-late", notebook="verify")
+    assert made_again(root, monkeypatch) == {"0-late", "3-compare"}
+    assert "0-late.html" in (root.parent / "site" / "runs" / "3-compare.html").read_text()
+    shutil.rmtree(root / "0-late")
+    assert made_again(root, monkeypatch) == {"3-compare"}
+
+
+def test_one_run_at_a_time_is_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(root, "3-more", benchmark(3))
+    alive: list[weakref.ref[store.Kept]] = []
+    read = store.read
+
+    def noted(*given: Any) -> store.Kept:
+        gc.collect()
+        # The one before may still have a name.
+        assert sum(ref() is not None for ref in alive) <= 1
+        kept = read(*given)
+        alive.append(weakref.ref(kept))
+        return kept
+
+    monkeypatch.setattr(store, "read", noted)
+    build(root)
+    assert len(alive) == 3
+
+
+def index_of(site: Path) -> dict[str, Any]:
+    """The rows beside the index, decoded."""
+    text = (site / "assets" / "index.js").read_text()
+    found: dict[str, Any] = json.loads(text.removeprefix("const INDEX = ").removesuffix(";\n"))
+    return found
+
+
+def test_an_index_has_the_newest_runs_and_the_others_beside_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE", 2)
     keep(root, "0-later", benchmark(7), host="spark-03", started=NOW + dt.timedelta(days=2))
     keep(root, "9-earlier", benchmark(8), host="spark-03", started=NOW - dt.timedelta(days=2))
-    keep(root, "8-tried", benchmark(9, speed=40.0), host="spark-03", trial=True)
-    chart = charts.over_time(store.read_all(root))
-    assert chart
-    first = next(iter(chart.options))
-    assert first.startswith("smollm2-135m, gb10, dflash: spec-bench coding-c1, throughput")
-    one, other = chart.options[first]["data"]
-    assert (one["name"], len(one["x"])) == ("spark-01", 1)
-    assert (other["name"], other["text"]) == ("spark-03", ["9-earlier", "0-later"])
+    keep(root, "8-tried", benchmark(9), host="spark-03", trial=True,
+         started=dt.datetime.fromisoformat("2026-11-29T23:00:05+09:00"))  # fmt: skip
+    (root / "7-killed").mkdir()
+    site = build(root)
+    index = (site / "index.html").read_text()
+    html = Html(index)
+    newest = ["runs/7-killed.html", "runs/0-later.html"]
+    measured = ["runs/0-later.html", "runs/1-spark-01.html"]
+    assert html.values("a", "href") == [*newest, "all.html", *measured]
+    every = Html((site / "all.html").read_text()).values("a", "href")
+    said = index_of(site)
+    by_time = ["2-spark-02", "1-spark-01", "8-tried", "9-earlier"]
+    assert said["runs"]["href"] == [*newest, *(f"runs/{name}.html" for name in by_time)]
+    assert every == ["index.html", *said["runs"]["href"]]
+    assert said["runs"]["started"][4] == "2026-11-29 14:00:05"
+    assert said["runs"]["tried"] == [4]
+    assert said["runs"]["host"]["texts"] == ["", "spark-03", "spark-02", "spark-01"]
+    points = said["points"]
+    assert points["run"] == [1, 3, 3, 4, 5]
+    found = store.read(root / "1-spark-01").measured
+    values = [row["value"] for row in found if row["metric"] == "output_throughput"]
+    assert said["metrics"][0]["value"][1:3] == pytest.approx(values, rel=1e-4)
+    assert "All 6 runs on one page" in index
 
 
 def test_the_verb(root: Path) -> None:

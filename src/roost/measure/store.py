@@ -216,10 +216,15 @@ def find(root: Path) -> Iterator[Path]:
     yield from closed
 
 
+def name_of(folder: Path, root: Path | None = None) -> str:
+    """A run's name: its folder from the root, or of its own where it is the root."""
+    relative = folder.relative_to(root) if root else Path()
+    return relative.as_posix() if relative.parts else folder.resolve().name
+
+
 def read(folder: Path, root: Path | None = None) -> Kept:
     """One run; what cannot be read of it is its ``problem``."""
-    relative = folder.relative_to(root) if root else Path()
-    name = relative.as_posix() if relative.parts else folder.resolve().name
+    name = name_of(folder, root)
     problems: list[str] = []
 
     def attempt(load: Callable[[], Any], otherwise: Any) -> Any:

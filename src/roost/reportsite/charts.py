@@ -5,7 +5,6 @@ Colours and type are the page's own and are put in by its script, which knows li
 
 from __future__ import annotations
 
-import datetime as dt
 import html
 import math
 from collections.abc import Iterable, Sequence
@@ -15,12 +14,14 @@ from typing import Any
 from roost.measure.checks import Figure
 from roost.measure.points import Benchmark, CellPoints, Metric, metric
 from roost.measure.store import Kept
+from roost.reportsite.rows import SHOWN
 
 #: Pixels of a row in a chart with one row a point, and of what is around the rows.
 _ROW, _AROUND = 26, 90
-#: Of the metrics, those that have a chart; decode speed is TPOT again, the rate follows the length.
-_DRAWN = ("output_throughput", "accept_length", "ttft", "decode_speed")
 _HEIGHT = 340
+#: Marks of a chart; of many more a phone makes itself a second's work.
+_MARKS = 1500
+_THINNED = " Of each span the lowest and the highest of many."
 
 
 @dataclass(frozen=True)
@@ -52,86 +53,20 @@ def of_run(run: Kept) -> list[Chart]:
     return charts
 
 
-def over_time(kept: Sequence[Kept]) -> Chart | None:
-    """Each benchmarked figure over time, a line a host; one figure at a time.
-
-    Without what was only tried: a search would look like a host that comes and goes.
-    """
-    series: dict[str, dict[str, list[tuple[str, dict[str, Any]]]]] = {}
-    runs = sorted(
-        (
-            (run, run.result)
-            for run in kept
-            if run.result and run.benchmark and not run.result.trial
-        ),
-        key=lambda pair: pair[1].started,
-    )
-    for run, result in runs:
-        for row in run.measured:
-            if row["metric"] not in _DRAWN:
-                continue
-            known = metric(row["metric"])
-            name = (
-                f"{result.recipe}, {result.hardware}, {result.speculation}: {row['suite']} "
-                f"{row['point']}, {known.title.lower()} ({known.unit})"
-            )
-            row = {**row, "started": result.started.isoformat()}
-            series.setdefault(name, {}).setdefault(result.host, []).append((run.name, row))
-    if not series:
-        return None
-    options = {}
-    for name in sorted(series, key=lambda name: name.partition(":")[0]):
-        hosts = series[name]
-        traces = []
-        for host, rows in sorted(hosts.items()):
-            values = [row for _, row in rows]
-            traces.append(
-                {
-                    **_errors("y", values),
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": _plain(host),
-                    "x": [row["started"] for row in values],
-                    "y": [row["value"] for row in values],
-                    "text": [_plain(run) for run, _ in rows],
-                    "hovertemplate": "%{y:.4g}<br>%{text}<extra>%{fullData.name}</extra>",
-                }
-            )
-        unit = name.rpartition("(")[2].rstrip(")")
-        layout = {
-            "showlegend": True,
-            "xaxis": {"type": "date", **_days(trace["x"] for trace in traces)},
-            "yaxis": {"title": {"text": unit}, "rangemode": "tozero"},
-        }
-        options[name] = {"data": traces, "layout": layout}
-    return Chart(
-        "Medians with 95 % intervals; a line is a host.",
-        f"{len(series)} benchmarked figures over time, one at a time, with a line for each host; "
-        "the table of benchmarks has the same values",
-        options,
-    )
-
-
-def _days(times: Iterable[Sequence[str]]) -> dict[str, Any]:
-    """A day around what is of one day; of a single moment Plotly would show the milliseconds."""
-    moments = sorted(dt.datetime.fromisoformat(moment) for trace in times for moment in trace)
-    if moments[-1] - moments[0] > dt.timedelta(days=1):
-        return {}
-    half = dt.timedelta(hours=12)
-    return {"range": [(moments[0] - half).isoformat(), (moments[-1] + half).isoformat()]}
-
-
 def _of_benchmark(benchmark: Benchmark) -> list[Chart]:
     cells = [cell for cell in benchmark.cells if cell.clean]
-    charts = [chart for key in _DRAWN if (chart := _by_point(cells, metric(key)))]
+    charts = [chart for key in SHOWN if (chart := _by_point(cells, metric(key)))]
     positions = [(cell.id, cell.per_position) for cell in cells if cell.per_position]
     if positions:
         charts.append(_acceptance(positions))
-    lengths = [_lengths(cell) for cell in cells]
+    lengths = [_lengths(cell, _MARKS // len(cells)) for cell in cells]
     if len({length for trace in lengths for length in trace["x"]}) > 1:
+        all_of_them = sum(len(one.requests) for cell in cells for one in cell.clean)
         charts.append(
             Chart(
-                "Every request that counts.",
+                "Every request that counts."
+                if sum(len(trace["x"]) for trace in lengths) == all_of_them
+                else f"Requests that count, {all_of_them:,}." + _THINNED,
                 "Time to first token against the prompt's length, a dot a request: "
                 + "; ".join(
                     f"{trace['name']} {min(trace['y']):.3g} to {max(trace['y']):.3g} ms"
@@ -231,8 +166,10 @@ def _acceptance(positions: Sequence[tuple[str, Sequence[float]]]) -> Chart:
     )
 
 
-def _lengths(cell: CellPoints) -> dict[str, Any]:
-    requests = [request for one in cell.clean for request in one.requests]
+def _lengths(cell: CellPoints, most: int) -> dict[str, Any]:
+    asked = [request for one in cell.clean for request in one.requests]
+    asked.sort(key=lambda request: request.prompt_tokens)
+    requests = [asked[at] for at in _extremes([request.ttft for request in asked], most)]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -255,10 +192,11 @@ def _gpu(samples: Sequence[dict[str, Any]]) -> list[Chart]:
             offset = at[-1]
         before = key
         at.append(offset + row["at"])
-    options, said = {}, []
+    options, said, thinned = {}, [], False
+    gpus = sorted({row["gpu"] for row in samples})
     for column, title in (("clock", "GPU clock (MHz)"), ("temperature", "GPU temperature (°C)")):
         traces = []
-        for gpu in sorted({row["gpu"] for row in samples}):
+        for gpu in gpus:
             mine = [
                 (when, row)
                 for when, row in zip(at, samples, strict=True)
@@ -268,13 +206,16 @@ def _gpu(samples: Sequence[dict[str, Any]]) -> list[Chart]:
                 continue
             values = [row[column] for _, row in mine]
             said.append(f"{title} of GPU {gpu} {min(values):.0f} to {max(values):.0f}")
+            places = _extremes(values, _MARKS // len(gpus))
+            thinned |= len(places) < len(values)
+            mine = [mine[at] for at in places]
             traces.append(
                 {
                     "type": "scatter",
                     "mode": "lines",
                     "name": _plain(f"GPU {gpu}"),
                     "x": [when for when, _ in mine],
-                    "y": values,
+                    "y": [row[column] for _, row in mine],
                     "text": [
                         _plain(f"{row['point']}, {row['slowed'] or 'not slowed'}")
                         for _, row in mine
@@ -293,7 +234,7 @@ def _gpu(samples: Sequence[dict[str, Any]]) -> list[Chart]:
             }
     if not options:
         return []
-    caption = "Sampled on the host beside the load."
+    caption = "Sampled on the host beside the load." + (_THINNED if thinned else "")
     return [Chart(caption, "Through the run: " + "; ".join(said), options)]
 
 
@@ -379,6 +320,18 @@ def _verdict(figure: Figure) -> str:
     """The first word of its source, where it is a verdict that has a colour."""
     word = figure.source.partition(";")[0]
     return word if word in {"worse", "better"} else ""
+
+
+def _extremes(values: Sequence[float], most: int) -> list[int]:
+    """Places of so many of the values: of each span of them the lowest's and the highest's."""
+    if len(values) <= most:
+        return list(range(len(values)))
+    spans = max(1, most // 2)
+    kept = set()
+    for span in range(spans):
+        places = range(span * len(values) // spans, (span + 1) * len(values) // spans)
+        kept |= {min(places, key=values.__getitem__), max(places, key=values.__getitem__)}
+    return sorted(kept)
 
 
 def _plain(text: str) -> str:

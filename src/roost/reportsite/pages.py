@@ -14,10 +14,11 @@ import os
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import resources
+from itertools import islice
 from typing import Any
 from urllib.parse import quote
 
@@ -30,68 +31,58 @@ from roost.errors import RoostError
 from roost.measure import points, store
 from roost.measure.store import Kept, KeptResult
 from roost.reportsite import charts, notebook
+from roost.reportsite import rows as run_rows
+from roost.reportsite.rows import SHOWN, Row, address
 
-#: Columns of the table of benchmarks.
-_SHOWN = ("output_throughput", "accept_length", "ttft", "decode_speed")
-
-
-@dataclass(frozen=True)
-class Row:
-    """What is said of a run in a line: text, empty where it is not known."""
-
-    name: str
-    href: str
-    kind: str
-    state: str
-    host: str
-    recipe: str
-    hardware: str
-    speculation: str
-    suite: str
-    engine_version: str
-    started: str
-    started_iso: str
-    seconds: float | None
-    failed: list[str]
-    problem: str
+#: Rows of a table that stand in the page itself, and that its script shows at a time.
+PAGE = 100
+#: Messages of the index that are shown at once.
+_MESSAGES = 10
 
 
-def address(run: Kept) -> str:
-    """Where a run's page is in the site."""
-    return f"runs/{run.name}.html"
+def index(rows: Sequence[Row], title: str) -> str:
+    """The first page: the newest runs and benchmarks, and what could not be read.
 
+    All others come from :func:`roost.reportsite.rows.script`, for who has scripts.
 
-def index(kept: Sequence[Kept], title: str) -> str:
-    """The first page: every run, its benchmarks, and what could not be read."""
-    pairs = [(_row(run), run) for run in kept]
-    pairs.sort(key=lambda pair: pair[0].started_iso or "9", reverse=True)
-    rows = [row for row, _ in pairs]
-    over_time = charts.over_time(kept)
-    days = sorted(row.started_iso[:10] for row in rows if row.started_iso)
+    Args:
+        rows: Every run, the newest first.
+        title: Its heading.
+    """
+    days = sorted(row.started[:10] for row in rows if row.started)
+    measured = ((row, point, figures) for row in rows for point, figures in row.points)
     return _render(
         "index.html.j2",
         title=title,
         up="",
         rows=rows,
+        page=PAGE,
         span=" to ".join(dict.fromkeys([days[0], days[-1]])) if days else "",
-        problems=[run.problem for run in kept if run.problem],
+        problems=[row.problem for row in rows if row.problem],
+        messages=_MESSAGES,
         filters={
             "host": _values(row.host for row in rows),
             "recipe": _values(row.recipe for row in rows),
             "kind": _values(row.kind for row in rows),
             "outcome": _values(row.state for row in rows),
         },
-        charts=[over_time] if over_time else [],
-        metrics=[points.metric(key) for key in _SHOWN],
-        points=[one for row, run in pairs for one in _points(row, run)],
+        charts=any(row.points for row in rows),
+        metrics=[points.metric(key) for key in SHOWN],
+        points=list(islice(measured, PAGE)),
+        measured=sum(len(row.points) for row in rows),
     )
+
+
+def everything(rows: Sequence[Row], title: str) -> str:
+    """Every run in a plain list, for who has no scripts, prints, or searches a page."""
+    return _render("all.html.j2", title=title, up="", rows=rows, charts=False)
 
 
 def run(
     kept: Kept,
     files: Mapping[str, str],
-    within: Sequence[Kept] = (),
-    others: Sequence[Kept] = (),
+    within: Sequence[Row] = (),
+    others: Iterable[str] = (),
 ) -> str:
     """A run's page.
 
@@ -99,18 +90,12 @@ def run(
         kept: The run.
         files: Where each of its raw files is in the site.
         within: The runs that stand in its folder, as a rollout's do.
-        others: All runs of the site; figures that name one link to it.
+        others: The names of runs that its figures' sources name; they become links.
     """
-    up = "../" * address(kept).count("/")
+    up = "../" * address(kept.name).count("/")
     links = {name: up + quote(os.fsencode(place)) for name, place in files.items()}
     result = kept.result
-    said = "\n".join(figure.source for figure in result.figures.values()) if result else ""
-    # Of ten thousand runs a page names a few, and a pattern of all would be made for each page.
-    named = {
-        one.name: up + quote(os.fsencode(address(one)))
-        for one in others
-        if one.name in said and one is not kept
-    }
+    named = {name: up + quote(os.fsencode(address(name))) for name in others}
     targets = _targets({**named, **links})
     problems = [kept.problem] if kept.problem else []
     try:
@@ -126,7 +111,7 @@ def run(
             except RoostError as error:
                 problems.append(_said(error, kept))
     facts = kept.machine.facts if kept.machine else None
-    row = _row(kept, problem="; ".join(problems))
+    row = run_rows.of(replace(kept, problem="; ".join(problems)))
     return _render(
         "run.html.j2",
         up=up,
@@ -139,7 +124,7 @@ def run(
         origin=_origin(kept),
         host_facts=_pretty(facts.model_dump(mode="json")) if facts else "",
         rest=_rest(kept),
-        within=[_row(one) for one in within],
+        within=within,
         files=[
             (name, link, _size((kept.folder / name).stat().st_size)) for name, link in links.items()
         ],
@@ -154,38 +139,6 @@ def asset(name: str) -> str:
 
 def _values(found: Any) -> list[str]:
     return sorted({value for value in found if value})
-
-
-def _row(run: Kept, problem: str | None = None) -> Row:
-    result = run.result
-    return Row(
-        name=run.name,
-        href=quote(os.fsencode(address(run))),
-        kind=run.kind,
-        state=run.state,
-        host=result.host if result else "",
-        recipe=result.recipe if result else "",
-        hardware=result.hardware if result else "",
-        speculation=result.speculation if result else "",
-        suite=run.benchmark.suite if run.benchmark else "",
-        engine_version=run.engine_version,
-        started=result.started.strftime("%Y-%m-%d %H:%M") if result else "",
-        started_iso=result.started.isoformat() if result else "",
-        seconds=result.seconds if result else None,
-        failed=[check.id for check in result.checks if not check.ok] if result else [],
-        problem=run.problem if problem is None else problem,
-    )
-
-
-def _points(row: Row, run: Kept) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for one in run.measured:
-        found.setdefault(one["point"], {})[one["metric"]] = one
-    suite = run.benchmark.suite if run.benchmark else ""
-    return [
-        {"run": row, "suite": suite, "point": point, "by_metric": by_metric}
-        for point, by_metric in found.items()
-    ]
 
 
 _Targets = tuple[re.Pattern[str], Mapping[str, str]]

@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -17,6 +17,9 @@ from roost.errors import RoostError, UsageError
 from roost.measure import store
 from roost.measure.store import SITE_MARK, Kept
 from roost.reportsite import pages
+from roost.reportsite import rows as run_rows
+from roost.reportsite.reuse import Before, Page, key_of, named, remember
+from roost.reportsite.rows import Row, address
 
 TITLE = "Runs"
 #: What browsers and servers show as text or offer to save. A copy of anything else is named .txt,
@@ -48,7 +51,8 @@ def build(
     A folder with executed notebooks is a run, with or without a ``result.json``, and runs may stand
     within others: so the folder of a rollout, which holds its hosts' runs, becomes a site of its
     own. Equal folders give equal sites. A site that was there is replaced in one step, and stays if
-    anything fails.
+    anything fails; of it the pages of runs that have not changed are kept, and one run at a time is
+    in memory.
 
     Args:
         root: Where runs are kept, or one run.
@@ -60,16 +64,11 @@ def build(
         UsageError: There is no such folder, or ``out`` holds something else.
         RoostError: There is no run in it, or the site cannot be written.
     """
-    kept = store.read_all(root)
-    if not kept:
+    folders = list(store.find(root))
+    if not folders:
         raise RoostError(
             f"{root}: no run in it", fix="make one: roost verify -i INVENTORY --runs " + str(root)
         )
-    for run in kept:
-        if run.problem:
-            say(run.problem)
-    # Where the runs are on this machine is nothing that a site has to tell.
-    kept = [replace(run, problem=run.problem.replace(f"{root}/", "")) for run in kept]
     # A link is followed: what it leads to is the site.
     place = Path(os.path.realpath(out))
     _refuse_others(place, out)
@@ -79,7 +78,7 @@ def build(
     except OSError as error:
         raise _unwritten(out, error) from None
     try:
-        kept = _write(kept, fresh, title, say)
+        rows = _write(root, folders, Before.read(place), fresh, title, say)
         # mkdtemp makes a folder for the owner alone; this one is for everyone.
         mask = os.umask(0)
         os.umask(mask)
@@ -92,8 +91,8 @@ def build(
         shutil.rmtree(fresh, ignore_errors=True)
     return Built(
         out / "index.html",
-        {run.name: out / pages.address(run) for run in kept},
-        [run.problem for run in kept if run.problem],
+        {row.name: out / address(row.name) for row in rows},
+        [row.problem for row in rows if row.problem],
     )
 
 
@@ -116,30 +115,69 @@ def _unwritten(out: Path, error: OSError) -> RoostError:
     )
 
 
-def _write(kept: list[Kept], folder: Path, title: str, say: Callable[[str], None]) -> list[Kept]:
-    """Write the site, and return the runs with what could not be read of them after all."""
-    assets = folder / "assets"
+def _write(
+    root: Path,
+    folders: list[Path],
+    before: Before,
+    site: Path,
+    title: str,
+    say: Callable[[str], None],
+) -> list[Row]:
+    """Write the site, and return its rows in the order of their folders."""
+    assets = site / "assets"
     assets.mkdir()
     (assets / "site.js").write_text(pages.asset("site.js"), encoding="utf-8")
     shutil.copyfile(_plotly(), assets / "plotly.min.js")
-    within: dict[Path, list[Kept]] = {run.folder: [] for run in kept}
-    for run in kept:
-        for above in run.folder.parents:
-            if above in within:
-                within[above].append(run)
-    written = []
-    for run in kept:
-        files, unread = _keep_files(run, within.keys(), folder)
-        for problem in unread:
-            say(problem)
-        told = replace(run, problem="; ".join(filter(None, (run.problem, *unread))))
-        page = folder / pages.address(run)
-        page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(pages.run(told, files, within[run.folder], kept), encoding="utf-8")
-        written.append(told)
-    (folder / "index.html").write_text(pages.index(written, title), encoding="utf-8")
-    (folder / SITE_MARK).write_text("{}\n")
-    return written
+    names = {folder: store.name_of(folder, root) for folder in folders}
+    inside: dict[Path, list[Path]] = {folder: [] for folder in folders}
+    for folder in folders:
+        for above in folder.parents:
+            if above in inside:
+                inside[above].append(folder)
+    known = set(names.values())
+    made: dict[Path, Page] = {}
+    # A run's page tells of those within its folder, so that they come first.
+    for folder in reversed(folders):
+        name = names[folder]
+        files, unread, seen = _keep_files(folder, name, inside.keys(), site)
+        within = [made[one].row for one in inside[folder]]
+        key = key_of(name, seen, within)
+        page = None if unread else before.take(name, key, known, site)
+        if page is None:
+            kept = store.read(folder, root)
+            for problem in filter(None, (kept.problem, *unread)):
+                say(problem)
+            # Where the runs are on this machine is nothing that a site has to tell.
+            problems = [kept.problem.replace(f"{root}/", ""), *unread]
+            kept = replace(kept, problem="; ".join(filter(None, problems)))
+            page = _make(kept, key, files, within, known, site)
+        made[folder] = page
+    rows = [made[folder].row for folder in folders]
+    newest = sorted(rows, key=lambda row: (row.started or "9", row.name), reverse=True)
+    (assets / "index.js").write_text(run_rows.script(newest), encoding="utf-8")
+    (site / "index.html").write_text(pages.index(newest, title), encoding="utf-8")
+    if len(rows) > pages.PAGE:
+        (site / "all.html").write_text(pages.everything(newest, title), encoding="utf-8")
+    (site / SITE_MARK).write_text(remember(made.values()), encoding="utf-8")
+    return rows
+
+
+def _make(
+    kept: Kept,
+    key: str,
+    files: Mapping[str, str],
+    within: Sequence[Row],
+    names: Set[str],
+    site: Path,
+) -> Page:
+    """Write a run's page."""
+    row = run_rows.of(kept)
+    others = named(row, names)
+    text = pages.run(kept, files, within, others).encode()
+    path = site / address(row.name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    return Page(key, len(text), others, row)
 
 
 def _plotly() -> Path:
@@ -150,38 +188,44 @@ def _plotly() -> Path:
     return Path(spec.origin).parent / "package_data" / "plotly.min.js"
 
 
-def _keep_files(run: Kept, folders: Set[Path], site: Path) -> tuple[dict[str, str], list[str]]:
+def _keep_files(
+    folder: Path, name: str, folders: Set[Path], site: Path
+) -> tuple[dict[str, str], list[str], list[tuple[str, int, int, int]]]:
     """Put a run's raw files into the site.
 
     Returns:
-        Their places in it, by their names in the run; and a message for each that is left out
-        because it cannot be read.
+        Their places in it, by their names in the run; a message for each that is left out because
+        it cannot be read; and what tells each of them from another file, or from itself later.
     """
-    found, unread = {}, []
-    for place, directories, names in os.walk(run.folder):
+    found: dict[str, str] = {}
+    unread, seen = [], []
+    for place, directories, names in os.walk(folder):
         here = Path(place)
         directories[:] = sorted(
-            name
-            for name in directories
-            if here / name not in folders
-            and not name.startswith(".")
-            and not (here / name / SITE_MARK).exists()
+            inner
+            for inner in directories
+            if here / inner not in folders
+            and not inner.startswith(".")
+            and not (here / inner / SITE_MARK).exists()
         )
-        for name in sorted(names):
-            source = here / name
+        for file in sorted(names):
+            source = here / file
+            relative = source.relative_to(folder).as_posix()
+            with suppress(OSError):
+                stat = source.stat()
+                seen.append((relative, stat.st_size, stat.st_mtime_ns, stat.st_ino))
             # A link could lead to anything that whoever builds the site may read.
             # Where a folder is closed to us, Path's own questions raise.
-            if name.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
+            if file.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
                 continue
-            relative = source.relative_to(run.folder).as_posix()
             shown = relative if source.suffix.lower() in _PLAIN else f"{relative}.txt"
-            target = site / "raw" / run.name / shown
+            target = site / "raw" / name / shown
             target.parent.mkdir(parents=True, exist_ok=True)
             if _link(source, target):
-                found[relative] = f"raw/{run.name}/{shown}"
+                found[relative] = f"raw/{name}/{shown}"
             else:
-                unread.append(f"{run.name}/{relative}: cannot be read")
-    return found, unread
+                unread.append(f"{name}/{relative}: cannot be read")
+    return found, unread, seen
 
 
 def _link(source: Path, target: Path) -> bool:
