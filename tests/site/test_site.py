@@ -123,6 +123,11 @@ def test_pages_are_drawn_and_ask_for_nothing(
     widths = page.run("[...document.querySelectorAll('.plot')].map((p) => p.clientWidth)")
     assert min(widths) > 250
     assert page.run(CUT_OFF) == []
+    # Of a chart most is the plot, however long the names beside it are.
+    room = (
+        "[...document.querySelectorAll('.plot')].map((p) => p._fullLayout._size.w / p.clientWidth)"
+    )
+    assert min(page.run(room)) > 0.45
     assert page.run(CONTRAST) >= 4.5
     assert page.run("window.booms") == []
 
@@ -248,7 +253,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for night in range(7):
         began = NOW + dt.timedelta(days=night)
         keep(where / "runs", f"{night}-run", benchmark(night, speed=100.0 - 10 * (night == 6)),
-             host=f"h{7 - night}", started=began, finished=began + dt.timedelta(seconds=90))  # fmt: skip
+             host=f"h{7 - night}", started=began,
+             finished=began + dt.timedelta(seconds=90))  # fmt: skip
     (where / "runs" / "8-killed").mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "PAGE", 3)
@@ -290,6 +296,18 @@ def test_all_rows_are_reached_in_pages(page: Page, many: Path) -> None:
     # As it was sorted before.
     assert column(page, "#runs", 2) == ["h7", "h6", "h5"]
     assert page.complaints == []
+
+
+def test_a_desktop_shows_whole_rows(page: Page, many: Path) -> None:
+    page.open((many / "index.html").as_uri(), width=DESKTOP)
+    over = "[...document.querySelectorAll('.wide')].map((w) => w.scrollWidth - w.clientWidth)"
+    assert page.run(over) == [0, 0]
+
+
+def test_a_phone_shows_the_first_figure_of_a_row(page: Page, many: Path) -> None:
+    page.open((many / "index.html").as_uri(), width=PHONE)
+    cell = "document.querySelector('#points tbody tr').cells[6]"
+    assert page.run(f"{cell}.getBoundingClientRect().right") <= PHONE
 
 
 def test_pages_turn_by_keyboard(page: Page, many: Path) -> None:
@@ -349,6 +367,21 @@ def test_long_lines_keep_what_stands_out(page: Page, tmp_path: Path) -> None:
         "document.querySelector('.plot').ariaLabel"
     )
     assert "600 spans" in page.run("document.querySelector('figcaption').textContent")
+    # Thirty hosts: no two lines look alike, and none takes more marks than they can have together.
+    said["runs"]["host"] = {
+        "texts": [f"h{at}" for at in range(28)],
+        "at": [at % 28 for at in range(count)],
+    }
+    script.write_text(f"const INDEX = {json.dumps(said)};\n")
+    page.open((tmp_path / "site" / "index.html").as_uri(), width=PHONE)
+    looks = page.run(
+        "document.querySelector('.plot')._fullData.map((t) => `${t.line.color} ${t.line.dash}`)"
+    )
+    assert len(set(looks)) == 28
+    drawn = page.run("document.querySelector('.plot').data.map((t) => t.x.length)")
+    assert sum(drawn) <= 1300
+    assert page.run("document.querySelector('.plot')._fullLayout._size.h") > 150
+    assert page.run(CUT_OFF) == []
 
 
 def test_only_a_difference_has_a_colour(page: Page, site: Path) -> None:

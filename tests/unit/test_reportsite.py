@@ -266,7 +266,12 @@ def test_verdicts_between_pass_and_fail_are_said(root: Path) -> None:
     text = " ".join(html.text.split())
     assert "b✗ failed x fix: deploy again" in text
     assert "anot seen no reference" in text
-    assert list(measure.load_runs(folder).checks["outcome"]) == ["not seen", "failed"]
+    document["checks"][1] |= {"ok": True, "verdict": "pass"}
+    document["ok"] = True
+    (folder / "result.json").write_text(json.dumps(document))
+    html = Html((build(root) / "runs" / "3-verify.html").read_text())
+    assert "All 2 checks hold; of them 1 not seen." in " ".join(html.text.split())
+    assert list(measure.load_runs(folder).checks["outcome"]) == ["not seen", "passed"]
 
 
 def test_a_folder_with_executed_notebooks_becomes_pages(tmp_path: Path) -> None:
@@ -297,7 +302,7 @@ def test_a_rollout_has_a_page_above_its_hosts_runs(tmp_path: Path) -> None:
         "2-rollout/rollout.json: no verdict (the rollout goes on, or was interrupted)"
     ]
     page = Html(built.pages["1-rollout"].read_text())
-    assert "rollout" in page.text
+    assert "rollout of spark" in page.text
     assert "Failed" in page.text
     assert "<b>slower</b>" in page.text
     assert "../runs/1-rollout/runs/verify-spark-01.html" in page.values("a", "href")
@@ -411,6 +416,30 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
     assert low < 0.8 < 1 < high
     (chart,) = charts.of_run(other)
     assert chart.alt.endswith("this run 60%, 30%")
+
+
+def test_a_search_has_a_chart_of_its_points(tmp_path: Path) -> None:
+    figures = {}
+    for users, speed, tpot, front in (
+        (1, 800.0, 1.2, True),
+        (4, 2800.0, 1.3, True),
+        (8, 2500.0, 1.5, False),
+    ):
+        source = "run 1-a" + "; on the front" * front
+        for key, title, value in (
+            ("throughput", "Throughput", speed),
+            ("tpot", "Time per token", tpot),
+            ("ttft", "Time to first", 3.0),
+        ):
+            figures[f"present.c{users}.{key}"] = Figure(
+                title=f"{title}, present, {users} users", value=value, unit="x", source=source
+            )
+    keep(tmp_path, "1", notebook="tune", figures=figures)
+    (chart,) = charts.of_run(store.read(tmp_path / "1"))
+    front, other = chart.options["Throughput against latency"]["data"]
+    assert (front["x"], front["y"]) == ([1.2, 1.3], [800.0, 2800.0])
+    assert (other["x"], other["y"], other["text"]) == ([1.5], [2500.0], ["present, 8 users"])
+    assert "present, 8 users 2500 at 1.5 ms" in chart.alt
 
 
 def test_a_chart_of_many_marks_keeps_what_stands_out(tmp_path: Path) -> None:
@@ -596,11 +625,13 @@ def test_an_index_has_the_newest_runs_and_the_others_beside_it(
     keep(root, "9-earlier", benchmark(8), host="spark-03", started=NOW - dt.timedelta(days=2))
     keep(root, "8-tried", benchmark(9), host="spark-03", trial=True,
          started=dt.datetime.fromisoformat("2026-11-29T23:00:05+09:00"))  # fmt: skip
-    (root / "7-killed").mkdir()
+    killed = "20261201T160004Z-killed"
+    (root / killed).mkdir()
     site = build(root)
     index = (site / "index.html").read_text()
     html = Html(index)
-    newest = ["runs/7-killed.html", "runs/0-later.html"]
+    # Where a run without a result stands in time is in its folder's name.
+    newest = ["runs/0-later.html", f"runs/{killed}.html"]
     measured = ["runs/0-later.html", "runs/1-spark-01.html"]
     assert html.values("a", "href") == [*newest, "all.html", *measured]
     every = Html((site / "all.html").read_text()).values("a", "href")
@@ -610,9 +641,10 @@ def test_an_index_has_the_newest_runs_and_the_others_beside_it(
     assert every == ["index.html", *said["runs"]["href"]]
     assert said["runs"]["started"][4] == "2026-11-29 14:00:05"
     assert said["runs"]["tried"] == [4]
-    assert said["runs"]["host"]["texts"] == ["", "spark-03", "spark-02", "spark-01"]
+    assert said["runs"]["called"][:2] == ["2026-12-01 16:00", killed]
+    assert said["runs"]["host"]["texts"] == ["spark-03", "", "spark-02", "spark-01"]
     points = said["points"]
-    assert points["run"] == [1, 3, 3, 4, 5]
+    assert points["run"] == [0, 3, 3, 4, 5]
     found = store.read(root / "1-spark-01").measured
     values = [row["value"] for row in found if row["metric"] == "output_throughput"]
     assert said["metrics"][0]["value"][1:3] == pytest.approx(values, rel=1e-4)

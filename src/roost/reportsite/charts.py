@@ -48,6 +48,7 @@ def of_run(run: Kept) -> list[Chart]:
         charts += _gpu(run.gpu_samples())
     elif run.result is not None:
         charts += _positions(run.result.figures)
+        charts += _search(run.result.figures)
         to = "the class's median" if run.kind == "fleet" else "the baseline"
         charts += _ratios(run.result.figures, to)
     return charts
@@ -243,6 +244,61 @@ def _positions(figures: dict[str, Figure]) -> list[Chart]:
     prefix = "accept_rate_position_"
     rates = [figure.value / 100 for key, figure in figures.items() if key.startswith(prefix)]
     return [_acceptance([("this run", rates)])] if rates else []
+
+
+def _search(figures: dict[str, Figure]) -> list[Chart]:
+    """What a search found: each point at a number of users, and those that nothing is better than.
+
+    A figure's key tells which point it is of, and its title what the point is called.
+    """
+    found = [
+        (figure, figures[one])
+        for key, figure in figures.items()
+        if key.endswith(".throughput")
+        and (one := f"{key.removesuffix('throughput')}tpot") in figures
+    ]
+    if not found:
+        return []
+    called = [speed.title.partition(", ")[2] or speed.title for speed, _ in found]
+    traces, said = [], []
+    for name, front in (("nothing is better in both", True), ("others", False)):
+        here = [
+            (where, speed, tpot)
+            for where, (speed, tpot) in zip(called, found, strict=True)
+            if speed.source.endswith("on the front") == front
+        ]
+        here.sort(key=lambda one: one[2].value)
+        said += [f"{at} {speed.value:.4g} at {tpot.value:.4g} ms" for at, speed, tpot in here]
+        rows = [
+            {"value": speed.value, "low": speed.low, "high": speed.high} for _, speed, _ in here
+        ]
+        traces.append(
+            {
+                **_errors("y", rows),
+                "type": "scatter",
+                "mode": "lines+markers" if front else "markers",
+                "line": {"shape": "hv"},
+                "name": name,
+                "x": [tpot.value for _, _, tpot in here],
+                "y": [speed.value for _, speed, _ in here],
+                "text": [_plain(where) for where, _, _ in here],
+                "hovertemplate": "%{text}: %{y:.4g} tokens/s at %{x:.4g} ms<extra></extra>",
+            }
+        )
+    layout = {
+        "showlegend": True,
+        "xaxis": {"title": {"text": "ms a token, of one user (less is better)"}},
+        "yaxis": {"title": {"text": "tokens/s of all users"}, "rangemode": "tozero"},
+    }
+    title = "Throughput against latency"
+    return [
+        Chart(
+            "A dot is a point of the search at a number of users, with the 95 % interval of its "
+            "throughput where there is one.",
+            f"{title}, tokens/s of all users at ms a token of one: {'; '.join(said)}",
+            {title: {"data": [one for one in traces if one["x"]], "layout": layout}},
+        )
+    ]
 
 
 def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -117,6 +118,12 @@ def run(
         up=up,
         row=row,
         checks=sorted(result.checks, key=lambda check: check.ok) if result else [],
+        # What holds without having been seen to pass: it could not be seen, or does not apply.
+        beside=Counter(
+            check.outcome
+            for check in (result.checks if result else [])
+            if check.ok and check.outcome != "passed"
+        ),
         charts=drawn,
         figures=[(figure, _linked(figure.source, targets)) for figure in result.figures.values()]
         if result

@@ -32,7 +32,7 @@ class Row:
 
     Attributes:
         href: Its page, from the site's folder.
-        started: In UTC, so that it sorts as text.
+        started: In UTC, so that it sorts as text; of a run without a result as its folder says.
         failed: Checks that do not hold.
         trial: It is of settings that were only tried.
         points: Each point of a benchmark with its figures in the order of :data:`SHOWN`.
@@ -59,8 +59,8 @@ class Row:
 
     @property
     def called(self) -> str:
-        """What stands for it in a list."""
-        return self.started[:16] or self.name
+        """What stands for it in a list; of a run without a result its name is all that is known."""
+        return self.started[:16] if self.state in {"passed", "failed"} else self.name
 
     @property
     def checks_failed(self) -> str:
@@ -88,7 +88,7 @@ def of(run: Kept) -> Row:
         speculation=result.speculation if result else "",
         suite=run.benchmark.suite if run.benchmark else "",
         engine_version=run.engine_version,
-        started=result.started.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if result else "",
+        started=_started(run),
         seconds=result.seconds if result else None,
         failed=[check.id for check in result.checks if not check.ok] if result else [],
         problem=run.problem,
@@ -96,6 +96,13 @@ def of(run: Kept) -> Row:
         points=_points(run),
         words=_words(run),
     )
+
+
+def _started(run: Kept) -> str:
+    if run.result:
+        return run.result.started.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
+    said = re.match(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z-", run.folder.name, re.ASCII)
+    return "{}-{}-{} {}:{}:{}".format(*said.groups()) if said else ""
 
 
 def _points(run: Kept) -> list[tuple[str, list[Cell]]]:

@@ -80,24 +80,32 @@
     };
   }
 
-  const coloured = (trace) => {
-    const colour = trace.meta ? css(trace.meta) : undefined;
-    return colour ? { ...trace, marker: { ...trace.marker, color: colour } } : trace;
-  };
+  // A colour that says something is the trace's own. Where there are more lines than colours, the
+  // next ones are told by their dashes and marks.
+  const DASHES = ["solid", "dot", "dash", "longdash"], SYMBOLS = ["circle", "diamond", "square", "x"];
 
-  // Long names of rows take several lines where there is little room, and the rows more height.
-  const NARROW = 500, LINE = 20;
-  const wrap = (text) =>
-    text.match(new RegExp(`\\S{${LINE},}|.{1,${LINE}}(?=\\s|$)`, "g"))
-      .flatMap((line) => line.match(new RegExp(`.{1,${LINE + 4}}`, "g")))
+  function coloured(trace, at) {
+    const round = Math.floor(at / css("--series").split(",").length);
+    const marker = { symbol: SYMBOLS[round % SYMBOLS.length], ...trace.marker };
+    if (trace.meta) marker.color = css(trace.meta);
+    return { ...trace, marker, line: { dash: DASHES[round % DASHES.length], ...trace.line } };
+  }
+
+  // Long names of rows take several lines, and the rows more height: most of the room is the plot's.
+  const wrap = (text, size) =>
+    text.match(new RegExp(`\\S{${size},}|.{1,${size}}(?=\\s|$)`, "g"))
+      .flatMap((line) => line.match(new RegExp(`.{1,${size + 4}}`, "g")))
       .map((line) => line.trim());
 
   function rows(plot, data, axis) {
-    if (axis.type !== "category" || plot.clientWidth >= NARROW) return {};
+    if (axis.type !== "category") return {};
     const names = axis.categoryarray || [...new Set(data.flatMap((trace) => trace.y))];
-    const lines = names.map(wrap);
+    // A letter is about seven pixels wide.
+    const size = Math.floor((0.35 * plot.clientWidth) / 7);
+    const lines = names.map((name) => wrap(name, size));
     const most = Math.max(...lines.map((one) => one.length));
-    if (most > 1) plot.style.height = `${130 + names.length * (8 + 15 * most)}px`;
+    if (most === 1) return {};
+    plot.style.height = `${130 + names.length * (8 + 15 * most)}px`;
     return {
       range: [-0.6, names.length - 0.4],
       tickvals: names,
@@ -131,7 +139,6 @@
   // Figures over time, one at a time, with a line a host. Without what was only tried: a search
   // would look like a host that comes and goes.
   const MARKS = 1200, HEIGHT = 320, DAY = 24 * 3600e3;
-  const DASHES = ["solid", "dot", "dash", "longdash"], SYMBOLS = ["circle", "diamond", "square", "x"];
   const escaped = (text) => text.replace(/[&<>]/g, (one) => `&#${one.charCodeAt(0)};`);
 
   function overTime(home, { runs, points, metrics }) {
@@ -192,22 +199,18 @@
       }
       const hosts = [...lines.keys()].sort(collator.compare);
       const spans = Math.max(10, Math.floor(MARKS / 2 / hosts.length));
-      const colours = css("--series").split(",").length;
       const words = [];
-      const data = hosts.map((host, order) => {
+      const data = hosts.map((host) => {
         const line = lines.get(host);
         const values = line.map((at) => value[at]);
         words.push(`${host} ${line.length} run${line.length > 1 ? "s" : ""}, ` +
           `${short(Math.min(...values))} to ${short(Math.max(...values))}, the newest ${short(values.at(-1))}`);
         const some = thinned(line, value, spans);
-        const round = Math.floor(order / colours);
         const ends = (end) => some.map((at) => (end[at] === null ? 0 : Math.abs(end[at] - value[at])));
         return {
           type: "scatter",
           mode: "lines+markers",
           name: escaped(host),
-          line: { dash: DASHES[round % DASHES.length] },
-          marker: { symbol: SYMBOLS[round % SYMBOLS.length] },
           x: some.map((at) => runs.started[points.run[at]]),
           y: some.map((at) => value[at]),
           error_y: { type: "data", array: ends(high), arrayminus: ends(low), width: 3 },
@@ -336,7 +339,7 @@
         const link = cell.querySelector("a");
         link.href = runs.href[at];
         link.textContent = runs.called[at];
-        cell.classList.toggle("text", !runs.started[at]);
+        cell.classList.toggle("text", !runs.started[at].startsWith(runs.called[at]));
       },
     };
     const outcome = {
