@@ -414,6 +414,13 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
     assert (other_one["meta"], other_one["y"]) == ("--quiet", ["p1-c1"])
     low, high = drawn["layout"]["xaxis"]["range"]
     assert low < 0.8 < 1 < high
+    # An interval that reaches everywhere leaves the values apart.
+    wide = Figure(title="Throughput, p", value=1.2, unit="times", source="x", low=0.001, high=220)
+    keep(tmp_path, "3", notebook="compare", figures={"x": wide})
+    (chart,) = charts.of_run(store.read(tmp_path / "3"))
+    low, high = chart.options["Throughput"]["layout"]["xaxis"]["range"]
+    assert 0.3 < low < 0.5
+    assert 2.4 < high < 2.6
     (chart,) = charts.of_run(other)
     assert chart.alt.endswith("this run 60%, 30%")
 

@@ -309,14 +309,22 @@ def _ratios(figures: dict[str, Figure], to: str) -> list[Chart]:
             kind = figure.title.partition(", ")[0]
             groups.setdefault((_pair(figure), kind), []).append(figure)
     # A gap of 2 % looks the same in each chart of the same runs, and no noise fills one.
+    values: dict[str, list[float]] = {}
     ends: dict[str, list[float]] = {}
     for (pair, _), found in groups.items():
-        said = [end for f in found for end in (f.value, f.low, f.high) if end is not None]
-        ends.setdefault(pair, [0.94, 1.06]).extend(filter(math.isfinite, said))
-    return [
-        _ratio(f"{kind}: {pair}" if pair else kind, found, to, (min(ends[pair]), max(ends[pair])))
-        for (pair, kind), found in groups.items()
-    ]
+        said = [end for f in found for end in (f.low, f.high) if end is not None]
+        ends.setdefault(pair, []).extend(filter(math.isfinite, said))
+        values.setdefault(pair, [0.94, 1.06]).extend(
+            filter(math.isfinite, (f.value for f in found))
+        )
+    charts = []
+    for (pair, kind), found in groups.items():
+        low, high = min(values[pair]), max(values[pair])
+        # Nor does an interval that says nothing: from two values it may reach a hundred times as
+        # far, and is cut off.
+        low, high = max(min([low, *ends[pair]]), low / 2), min(max([high, *ends[pair]]), high * 2)
+        charts.append(_ratio(f"{kind}: {pair}" if pair else kind, found, to, (low, high)))
+    return charts
 
 
 def _pair(figure: Figure) -> str:
