@@ -6,9 +6,8 @@ Makes up that many kept runs (100, 1,000, 5,000 and 10,000 by default): ten host
 benchmarked every night, twelve points of forty prompts in three repetitions, with notebooks and raw
 files. ``roost report`` then builds their site three times: from nothing, again with nothing new,
 and after one more night. Headless Chromium opens the index as a phone of 390 pixels whose processor
-is a quarter as fast as this one's.
-
-``--old`` also measures sites of a roost that had every row in the page.
+is a quarter as fast as this one's. A line of JSON for each number of runs: seconds, MiB of the
+largest process, KB, and milliseconds until tables answer, until charts are drawn, and of answers.
 """
 
 from __future__ import annotations
@@ -91,8 +90,8 @@ def fill(root: Path, first: int, count: int, made: tuple[list[Path], list[Path]]
         (folder / RESULT).write_text(json.dumps(document, indent=1))
 
 
-def build(root: Path, site: Path) -> tuple[float, float]:
-    """Seconds and MiB of the whole process ``roost report``."""
+def build(root: Path, site: Path) -> tuple[float, float, float]:
+    """Seconds, seconds of a processor, and MiB of the whole process ``roost report``."""
     began = time.monotonic()
     process = subprocess.Popen(
         [Path(sys.executable).with_name("roost"), "report", str(root), "--out", str(site)],
@@ -101,7 +100,7 @@ def build(root: Path, site: Path) -> tuple[float, float]:
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    return time.monotonic() - began, usage.ru_maxrss / 1024
+    return time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 #: Until what was asked for has been drawn.
@@ -112,23 +111,19 @@ ANSWER = """new Promise((done) => {{
 }})"""
 TYPE = """(() => { const box = document.querySelector('input[type=search]');
   box.value = 'spark-07'; box.dispatchEvent(new Event('input')); })()"""
-CHOOSE = """(() => { const box = document.querySelector('[data-filter=host]');
-  box.value = 'spark-07'; box.dispatchEvent(new Event('change')); })()"""
 SORT = "document.querySelectorAll('#{} th button')[{}].click()"
 
 
-def answers(page: Page, index: Path, old: bool) -> dict[str, float]:
+def answers(page: Page, index: Path) -> dict[str, float]:
     """Milliseconds until tables can be used, charts are drawn, and answers are shown."""
     page.call("Emulation.setCPUThrottlingRate", rate=SLOWER)
     page.open(index.as_uri(), width=390)
-    usable = "performance.getEntriesByName('usable')[0].startTime"
-    entry = "performance.getEntriesByType('navigation')[0].loadEventEnd"
     found = {
-        "usable": page.run(entry if old else usable),
-        "drawn": page.run(entry),
-        "sort": page.run(ANSWER.format(SORT.format("runs", 2))),
-        "sort points": page.run(ANSWER.format(SORT.format("points", 6))),
-        "filter": page.run(ANSWER.format(CHOOSE if old else TYPE)),
+        "usable ms": page.run("performance.getEntriesByName('usable')[0].startTime"),
+        "drawn ms": page.run("performance.getEntriesByType('navigation')[0].loadEventEnd"),
+        "sort ms": page.run(ANSWER.format(SORT.format("runs", 2))),
+        "sort points ms": page.run(ANSWER.format(SORT.format("points", 6))),
+        "search ms": page.run(ANSWER.format(TYPE)),
     }
     page.call("Emulation.setCPUThrottlingRate", rate=1)
     return found
@@ -137,7 +132,6 @@ def answers(page: Page, index: Path, old: bool) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=int, nargs="*", default=[100, 1_000, 5_000, 10_000])
-    parser.add_argument("--old", action="store_true", help="a roost from before there were pages")
     parser.add_argument("--in", dest="home", type=Path, help="where to work (default: /tmp)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.home, prefix="roost-site-") as work:
@@ -146,17 +140,17 @@ def main() -> None:
         for count in given.runs:
             root, site = home / "runs", home / "site"
             fill(root, 0, count, made)
-            said = {"runs": count}
-            said["built s"], said["MiB"] = build(root, site)
-            if not given.old:
-                said["again s"], _ = build(root, site)
-                fill(root, count, 2 * len(HOSTS), made)
-                said["a night more s"], _ = build(root, site)
-            said["index KB"] = (site / "index.html").stat().st_size / 1000
-            if (data := site / "assets" / "index.js").exists():
-                said["data KB"] = data.stat().st_size / 1000
+            said: dict[str, float] = {"runs": count}
+            for name in ("built", "again", "a night more"):
+                if name == "a night more":
+                    fill(root, count, 2 * len(HOSTS), made)
+                took, spent, most = build(root, site)
+                said |= {f"{name} s": took, f"{name} CPU s": spent, f"{name} MiB": most}
+            for file in ("index.html", "assets/index.js", "all.html"):
+                if (site / file).exists():
+                    said[f"{file} KB"] = (site / file).stat().st_size / 1000
             with chromium.browsing() as page:
-                said |= answers(page, site / "index.html", given.old)
+                said |= answers(page, site / "index.html")
             print(json.dumps({key: round(value, 1) for key, value in said.items()}), flush=True)
             shutil.rmtree(root)
             shutil.rmtree(site)
