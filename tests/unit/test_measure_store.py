@@ -54,6 +54,18 @@ def test_frames_have_what_the_folders_have(root: Path) -> None:
     assert list(found.gpu_samples()["clock"])[:2] == [2400, 2399]
 
 
+def test_requests_are_read_when_they_are_asked_for(root: Path) -> None:
+    found = measure.load_runs(root, say=nothing)
+    short = found.kept[0].benchmark
+    assert short is not None
+    assert [len(one.requests) for cell in short.cells for one in cell.repetitions] == [0] * 6
+    assert found.kept[0].whole() == points.load(root / "1-spark-01")
+    assert found.kept[2].whole() is None
+    (root / "2-spark-02" / points.REQUESTS).unlink()
+    with pytest.raises(RoostError, match=r"2-spark-02/requests\.parquet: cannot be read"):
+        found.requests()
+
+
 def test_only_what_was_asked_for(root: Path) -> None:
     def names(**wanted: str | list[str]) -> list[str]:
         return list(measure.load_runs(root, say=nothing, **wanted).runs["run"])

@@ -484,7 +484,7 @@ def mann_kendall(series: Sequence[float]) -> float:
 
 def step(series: Sequence[Measured], tolerance: float = TOLERANCE) -> list[str]:
     """Metrics that most points of the newest run are worse in than in the run before."""
-    measured = [one.kept.benchmark for one in series[-2:] if one.kept.benchmark is not None]
+    measured = [whole for one in series[-2:] if (whole := one.kept.whole()) is not None]
     if len(measured) < 2:
         return []
     # By itself each: that most of them agree is what chance does not do.

@@ -13,7 +13,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -122,6 +122,8 @@ class Kept:
         name: The folder, from the root that was searched, with ``/`` in it.
         result: None where ``result.json`` is missing or is none.
         document: What ``result.json`` holds, if it is a JSON object.
+        benchmark: Of :func:`read_all` without its requests and draft positions, which are nearly
+            all of it; :meth:`whole` has them.
         measured: The rows of a benchmark in :attr:`Frames.points`.
         machine: None in runs from before it was kept.
         problem: What could not be read, and why; empty where everything could.
@@ -162,6 +164,14 @@ class Kept:
         """The GPU driver's version; empty where there is none or nobody asked."""
         facts = self.machine.facts if self.machine else None
         return (facts.gpus[0].driver or "") if facts and facts.gpus else ""
+
+    def whole(self) -> Benchmark | None:
+        """The benchmark with every request, read again; nothing where there is none.
+
+        Raises:
+            RoostError: It was readable, and is no longer.
+        """
+        return points.load(self.folder) if self.benchmark is not None else None
 
     def gpu_samples(self) -> list[dict[str, Any]]:
         """Rows of :data:`roost.measure.throttling.FILE`; none where nothing was sampled.
@@ -260,12 +270,19 @@ def read(folder: Path, root: Path | None = None) -> Kept:
 
 
 def read_all(root: Path) -> list[Kept]:
-    """Every run below a root, the newest last as far as names tell.
+    """Every run below a root, the newest last as far as names tell; benchmarks in short.
 
     Raises:
         UsageError: There is no such folder.
     """
-    return [read(folder, root) for folder in find(root)]
+    return [_short(read(folder, root)) for folder in find(root)]
+
+
+def _short(kept: Kept) -> Kept:
+    """Without what would fill the memory: a thousand benchmarks have a million requests."""
+    if kept.benchmark is None:
+        return kept
+    return replace(kept, benchmark=points.parse(points.document(kept.benchmark)))
 
 
 def _names(folder: Path) -> set[str]:
@@ -349,11 +366,19 @@ class Frames:
     kept: list[Kept] = field(repr=False)
 
     def requests(self) -> pd.DataFrame:
-        """A row a request of every benchmark; times in seconds."""
+        """A row a request of every benchmark; times in seconds.
+
+        Raises:
+            RoostError: A run's file of them was readable, and is no longer.
+        """
         return self._long(points.REQUESTS)
 
     def acceptance(self) -> pd.DataFrame:
-        """A row a draft position of every repetition."""
+        """A row a draft position of every repetition.
+
+        Raises:
+            RoostError: A run's file of them was readable, and is no longer.
+        """
         return self._long(points.ACCEPTANCE)
 
     def gpu_samples(self) -> pd.DataFrame:
@@ -367,10 +392,12 @@ class Frames:
 
     def _long(self, name: str) -> pd.DataFrame:
         # From the benchmark, not the file: runs from before there were files have rows too.
-        tables = [
-            (one.name, points.tables(one.benchmark)[name]) for one in self.kept if one.benchmark
+        rows = [
+            {"run": one.name, **row}
+            for one in self.kept
+            if (whole := one.whole()) is not None
+            for row in points.tables(whole)[name].rows
         ]
-        rows = [{"run": run, **row} for run, table in tables for row in table.rows]
         empty = points.tables(_NOTHING)[name]
         return _frame(rows, {"run": str, **empty.columns})
 
