@@ -244,6 +244,8 @@ def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
     assert not sudden.ok
     assert "since the run before: throughput of all users -2" in sudden.observed
     assert "worse at 3 of 3 points" in sudden.observed
+    # Of requests too, which are read again for it.
+    assert "time per token after the first +" in sudden.observed
     assert sudden.why == "changed meanwhile: driver; 3 runs; a trend needs 5"
 
 
