@@ -64,7 +64,7 @@ def patterns(root: Path) -> tuple[list[Path], list[Path]]:
             keep(root, f"verify-{at}", None, notebook(html_output(f"{table}</tbody></table>")),
                  notebook="verify", ok=at > 0, checks=checks, figures=figures, recipe=RECIPE)
         )  # fmt: skip
-        found = benchmark(at, speed=60.0 + at, categories=12, requests=40)
+        found = benchmark(at, speed=60.0 + at / 4, categories=12, requests=40)
         executed = notebook(
             html_output(tables.points(found).data), html_output(charts.points(found).data)
         )

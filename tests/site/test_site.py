@@ -253,7 +253,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for night in range(7):
         began = NOW + dt.timedelta(days=night)
         keep(where / "runs", f"{night}-run", benchmark(night, speed=100.0 - 10 * (night == 6)),
-             host=f"h{7 - night}", started=began,
+             host=f"h{7 - night}", started=began, recipe="ornith-1.0-35b-heretic-nvfp4-dflash",
              finished=began + dt.timedelta(seconds=90))  # fmt: skip
     (where / "runs" / "8-killed").mkdir()
     with pytest.MonkeyPatch.context() as patch:
@@ -357,13 +357,15 @@ def test_long_lines_keep_what_stands_out(page: Page, tmp_path: Path) -> None:
     said["points"] = {"run": list(range(count)), "point": {"texts": ["a"], "at": [0] * count}}
     for one in said["metrics"]:
         one |= {"value": [100.0] * count, "low": [None] * count, "high": [None] * count}
-        one["value"][1700], one["value"][1701], one["value"][0] = 40.0, 160.0, 99.0
+        one["value"][1700], one["value"][1701] = 40.0, 160.0
+        # The newest is neither the lowest nor the highest of its span.
+        one["value"][:3] = 100.5, 101.0, 99.0
     script.write_text(f"const INDEX = {json.dumps(said)};\n")
     page.open((tmp_path / "site" / "index.html").as_uri())
     drawn = page.run("document.querySelector('.plot').data[0].y")
     assert len(drawn) <= 1201
-    assert (min(drawn), max(drawn), drawn[-1]) == (40.0, 160.0, 99.0)
-    assert "3000 runs, 40.0 to 160, the newest 99.0" in page.run(
+    assert (min(drawn), max(drawn), drawn[-1]) == (40.0, 160.0, 100.5)
+    assert "3000 runs, 40.0 to 160, the newest 101" in page.run(
         "document.querySelector('.plot').ariaLabel"
     )
     assert "600 spans" in page.run("document.querySelector('figcaption').textContent")

@@ -209,11 +209,16 @@
         const ends = (end) => some.map((at) => (end[at] === null ? 0 : Math.abs(end[at] - value[at])));
         return {
           type: "scatter",
-          mode: "lines+markers",
+          // Of a long line marks and intervals would hide the line.
+          ...(some.length < line.length
+            ? { mode: "lines", line: { width: 1 } }
+            : {
+                mode: "lines+markers",
+                error_y: { type: "data", array: ends(high), arrayminus: ends(low), width: 3 },
+              }),
           name: escaped(host),
           x: some.map((at) => runs.started[points.run[at]]),
           y: some.map((at) => value[at]),
-          error_y: { type: "data", array: ends(high), arrayminus: ends(low), width: 3 },
           text: some.map((at) => range(low[at], high[at])),
           hovertemplate: "%{y:.4g}<br>%{text}<extra>%{fullData.name}</extra>",
         };
@@ -234,10 +239,10 @@
       plot.setAttribute("aria-label",
         `${metric.value} over time, ${of.value} ${point.value}: ${words.join("; ") || "no run"}`);
       home.querySelector("figcaption").textContent =
-        "Medians with 95 % intervals, a line a host" +
-        (data.some(({ x }, at) => x.length < lines.get(hosts[at]).length)
-          ? `. Of a line with many runs the lowest and the highest of each of ${spans} spans are drawn; the table has all.`
-          : ".");
+        data.every(({ mode }) => mode === "lines+markers")
+          ? "Medians with 95 % intervals, a line a host."
+          : `Medians, a line a host; of a long line the lowest and the highest of each of ${spans} ` +
+            "spans are drawn. The search and the filters leave fewer lines; the table has every run.";
     }
 
     if (groups.size) {
