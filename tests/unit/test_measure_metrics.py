@@ -193,3 +193,20 @@ def test_a_position_that_no_draft_has(position: str) -> None:
     family = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
     with pytest.raises(RoostError, match=r"not Prometheus text|no usable"):
         metrics.parse(f'vllm:generation_tokens_total 1\n{family}{{position="{position}"}} 5\n')
+
+
+def test_vllm_counts_its_requests_however_they_ended() -> None:
+    page = """\
+vllm:generation_tokens_total{engine="0"} 100
+vllm:request_success_total{engine="0",finished_reason="stop"} 3
+vllm:request_success_total{engine="0",finished_reason="abort"} 1
+vllm:request_success_total{engine="1",finished_reason="stop"} 2
+vllm:request_success_created{engine="0",finished_reason="stop"} 1.79e9
+"""
+    before = metrics.parse(page)
+    assert before.requests == 6
+    after = metrics.parse(page.replace("} 3", "} 5"))
+    assert metrics.delta(before, after).requests == 2
+    without = metrics.parse("vllm:generation_tokens_total 100\n")
+    assert without.requests is None
+    assert metrics.delta(without, after).requests is None

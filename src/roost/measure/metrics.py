@@ -28,6 +28,8 @@ _DRAFT_TOKENS = "vllm:spec_decode_num_draft_tokens_total"
 _PER_POSITION = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
 _GENERATED = "vllm:generation_tokens_total"
 _PROMPT = "vllm:prompt_tokens_total"
+#: Finished requests by how they ended, aborted ones too: vLLM 0.24 and 0.32 have it.
+_REQUESTS = "vllm:request_success_total"
 
 _SGLANG_PROMPT = "sglang:prompt_tokens_total"
 #: A gauge: tokens of one block of drafts, the one that it starts from (the anchor) included.
@@ -44,6 +46,7 @@ _READ = {
     _ACCEPTED,
     _GENERATED,
     _PROMPT,
+    _REQUESTS,
     _SGLANG_STEPS,
     _SGLANG_GENERATED,
     _SGLANG_PROMPT,
@@ -93,8 +96,8 @@ class Reading:
         speculation: None where the engine does not speculate; it then has no such families.
         block: SGLang's tokens of one block of drafts, anchor included; 0: not said yet. None with
             vLLM, which counts draft tokens itself.
-        requests: Finished requests, counted with SGLang only. It counts a request and its tokens
-            when it ends, and its own health checks not at all.
+        requests: Finished requests; none where the engine does not count them. SGLang counts a
+            request and its tokens when it ends, and its own health checks not at all.
         start: What this start of the engine alone has; empty: it says nothing of the kind.
     """
 
@@ -102,7 +105,7 @@ class Reading:
     generated_tokens: float
     speculation: SpecCounters | None
     block: float | None = None
-    requests: float = 0.0
+    requests: float | None = None
     start: tuple[float, ...] = ()
 
 
@@ -148,8 +151,13 @@ def parse(text: str) -> Reading:
                 positions.get(at, 0.0) for at in range(max(positions, default=-1) + 1)
             ),
         )
-    prompt, start = sums.get(_PROMPT, 0.0), tuple(sorted(starts))
-    return Reading(prompt, sums[_GENERATED], speculation, start=start)
+    return Reading(
+        prompt_tokens=sums.get(_PROMPT, 0.0),
+        generated_tokens=sums[_GENERATED],
+        speculation=speculation,
+        requests=sums.get(_REQUESTS),
+        start=tuple(sorted(starts)),
+    )
 
 
 def _sglang(sums: dict[str, float], block: float) -> Reading:
@@ -172,7 +180,9 @@ def _from_steps(steps: float, reading: Reading, block: float) -> SpecCounters:
     return SpecCounters(
         drafts=steps,
         draft_tokens=steps * max(0.0, block - 1),
-        accepted=counters.accepted_in_steps(steps, reading.generated_tokens, reading.requests),
+        accepted=counters.accepted_in_steps(
+            steps, reading.generated_tokens, reading.requests or 0.0
+        ),
     )
 
 
@@ -190,7 +200,9 @@ def delta(before: Reading, after: Reading) -> Reading:
         generated_tokens=after.generated_tokens - before.generated_tokens,
         speculation=None,
         block=after.block,
-        requests=after.requests - before.requests,
+        requests=None
+        if before.requests is None or after.requests is None
+        else after.requests - before.requests,
         start=after.start,
     )
     if after.block is None:
@@ -225,7 +237,7 @@ def _between(first: SpecCounters | None, last: SpecCounters | None) -> SpecCount
 def _values(reading: Reading) -> Iterable[float]:
     yield reading.prompt_tokens
     yield reading.generated_tokens
-    yield reading.requests
+    yield reading.requests or 0.0
     if spec := reading.speculation:
         yield from (spec.drafts, spec.draft_tokens, spec.accepted, *spec.per_position)
 
