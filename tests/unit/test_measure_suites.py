@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def test_a_users_own_prompts_and_spec_bench_itself(tmp_path: Path) -> None:
         ("{", ":1: neither a prompt"),
         ('{"turns": [], "question_id": 1, "category": "x"}', ":1: neither a prompt"),
         ("", "no prompt in it"),
-        ('{"prompt": "x", "id": "a"}\n{"prompt": "y", "id": "a"}', "id 'a' is there twice"),
+        ('{"prompt": "x", "id": "a"}\n{"prompt": "y", "id": "a"}', "id 'a' is there 2 times"),
+        ("[" * 100_000, ":1: neither a prompt"),
     ],
 )
 def test_a_bad_file_of_prompts_is_refused(line: str, message: str, tmp_path: Path) -> None:
@@ -163,3 +165,19 @@ def test_a_bad_file_of_prompts_is_refused(line: str, message: str, tmp_path: Pat
 def test_a_missing_file_of_prompts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         suites.read_prompts(tmp_path / "none.jsonl")
+
+
+def test_a_large_file_of_prompts_is_read_in_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text('{"prompt": "x"}\n' * 60_000)
+    began = time.monotonic()
+    assert len(suites.read_prompts(path)) == 60_000
+    assert time.monotonic() - began < 30
+
+
+def test_a_file_of_prompts_that_is_far_too_large_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    with path.open("wb") as file:
+        file.truncate(200 * 2**20)
+    with pytest.raises(UsageError, match="200 MiB of prompts, 32 at the most"):
+        suites.read_prompts(path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,8 @@ from roost.figures import Condition
 from roost.settings import Count, Strict
 
 _HERE = Path(__file__).parent
+#: Of a user's own file of prompts.
+LARGEST_BYTES = 32 * 2**20
 #: Where a prompt comes from whose text is made to length on the host.
 FILLER = "filler"
 
@@ -179,15 +182,21 @@ def read_prompts(path: Path) -> list[Prompt]:
         UsageError: There is no such file, or a line is neither.
     """
     try:
+        if (size := path.stat().st_size) > LARGEST_BYTES:
+            raise UsageError(
+                f"{path}: {size / 2**20:,.0f} MiB of prompts, {LARGEST_BYTES // 2**20} at the most",
+                why="each is sent in every repetition, and all of them go to the host first",
+                fix="take a sample: shuf -n 200",
+            )
         lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read", why=str(error)) from None
     found = [_own_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise UsageError(f"{path}: no prompt in it", fix='one a line: {"prompt": "…"}')
-    twice = {prompt.id for prompt in found if sum(p.id == prompt.id for p in found) > 1}
-    if twice:
-        raise UsageError(f"{path}: id {sorted(twice)[0]!r} is there twice")
+    (often, times), *_ = Counter(prompt.id for prompt in found).most_common(1)
+    if times > 1:
+        raise UsageError(f"{path}: id {often!r} is there {times} times")
     return found
 
 
@@ -205,7 +214,7 @@ def _own_row(path: Path, number: int, line: str) -> Prompt:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise UsageError(f"{path}:{number}: {where}: {first['msg']}") from None
-    except (ValueError, TypeError, KeyError, IndexError) as error:
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise UsageError(
             f"{path}:{number}: neither a prompt nor a Spec-Bench question",
             why=f"{type(error).__name__}: {error}",
