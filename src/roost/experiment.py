@@ -11,6 +11,9 @@ goes on from there.
 
 from __future__ import annotations
 
+import fcntl
+import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -331,9 +334,10 @@ def on_host(experiment: Experiment) -> Iterator[None]:
     """Hold what serves, and have it serve again at the end, whatever happens in between.
 
     Raises:
-        RoostError: The host could not be brought back, or not be reached at the beginning.
+        RoostError: The host could not be brought back, or not be reached at the beginning; or
+            another experiment is under way there.
     """
-    with interruptible():
+    with interruptible(), _turn(experiment):
         held = _hold(experiment)
         try:
             yield
@@ -343,6 +347,34 @@ def on_host(experiment: Experiment) -> Iterator[None]:
             _go_back(experiment, held, f"first: {error}" if str(error) else "")
             raise
         _go_back(experiment, held, "")
+
+
+@contextmanager
+def _turn(experiment: Experiment) -> Iterator[None]:
+    """The only experiment on this host with runs in this folder, for the length of a ``with``.
+
+    A second one would go on with the first one's notes, and deploy over what it measures. The lock
+    is the kernel's: it ends with the process that holds it, however that ends.
+    """
+    name = experiment.host.name
+    path = experiment.runs_dir / re.sub(r"[^\w.+-]", "_", f".experiment-{name}.lock")
+    try:
+        # Read only: of another user's file that is all that is allowed, and enough for a lock.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RoostError(f"{path}: cannot be opened", why=str(error.strerror)) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RoostError(
+                f"{name}: another search or comparison deploys and measures there",
+                why=f"it keeps its runs in {experiment.runs_dir}, too",
+                fix="wait for its end, or end it; nothing was changed by this one",
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def try_variant(experiment: Experiment, tried: Tried) -> Tried:

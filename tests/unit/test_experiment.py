@@ -192,6 +192,25 @@ def test_a_host_that_cannot_be_brought_back_is_said_and_stays_held(host: Trials)
     assert host.links == {"current": before}
 
 
+def test_two_at_once_do_not_share_a_host(host: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second would go on with the first one's notes, and deploy over what it measures."""
+    seen: list[Result] = []
+
+    def execute_all(*words: Any, **options: Any) -> Any:
+        if not seen:
+            calls = len(host.calls)
+            seen.append(compare(host, "--anew", choices="ngram,none"))
+            assert [call for call in host.calls[calls:] if "preflight" not in call] == []
+        yield from host.execute_all(*words, **options)
+
+    monkeypatch.setattr(notebooks, "execute_all", execute_all)
+    assert compare(host).exit_code == 0
+    (second,) = seen
+    assert "another search or comparison deploys and measures there" in str(second.exception)
+    # It is over with the process.
+    assert compare(host).exit_code == 0
+
+
 def test_on_a_fresh_host_the_last_one_stays(host: Trials) -> None:
     host.links.clear()
     done = compare(host)
