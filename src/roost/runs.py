@@ -11,7 +11,8 @@ import datetime as dt
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,16 @@ class Run:
     started: dt.datetime
     trial: bool = False
 
+    @contextmanager
+    def or_nothing(self) -> Iterator[None]:
+        """Parameters that are refused within it leave no folder behind."""
+        try:
+            yield
+        except UsageError:
+            with suppress(OSError):  # it has something in it
+                self.folder.rmdir()
+            raise
+
     def finish(self, evidence: Evidence) -> Result:
         """Write everything into the folder and return the result."""
         checks = [check.model_dump() for check in evidence.checks]
@@ -224,8 +235,7 @@ def start(
         given = {**chosen.variables, **changed}
         resolved = deployment.from_variables(host, given, repository_root())
     if run_dir is not None:
-        folder = Path(text("run_dir", run_dir)).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = given_folder(run_dir)
     else:
         folder = new_folder(repository_root() / text("runs_dir", runs_dir), host, resolved.recipe)
     return Run(notebook, folder, chosen, resolved, started, trial=bool(changed))
@@ -275,6 +285,21 @@ def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None =
             raise RoostError(f"{folder}: cannot be made", why=str(error.strerror)) from None
         return folder
     raise RoostError(f"{runs_dir}: a thousand runs in one second")
+
+
+def given_folder(run_dir: Any) -> Path:
+    """A run's own folder, which a caller has named; made where it is not there.
+
+    Raises:
+        UsageError: The parameter is no text.
+        RoostError: It is no folder and cannot be made.
+    """
+    folder = Path(text("run_dir", run_dir)).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RoostError(f"{folder}: cannot be made", why=str(error.strerror)) from None
+    return folder
 
 
 def read(folder: Path) -> Result:
@@ -345,7 +370,10 @@ def text(name: str, value: Any) -> str:
         UsageError: It is not set, or is something else.
     """
     if value is ... or value is None or value == "":
-        raise UsageError(f"parameter {name} is not set", fix=f"papermill … -p {name} VALUE")
+        raise UsageError(
+            f"parameter {name} is not set",
+            fix=f"papermill … -p {name} VALUE; in JupyterLab the first cell of code has it",
+        )
     if not isinstance(value, str | os.PathLike):
         raise UsageError(
             f"parameter {name} is {value!r}, which is no text",
@@ -353,6 +381,33 @@ def text(name: str, value: Any) -> str:
             fix=f"pass it raw: -r {name} VALUE",
         )
     return str(value)
+
+
+def switch(name: str, value: Any) -> bool:
+    """A notebook's parameter that is true or false.
+
+    Raises:
+        UsageError: It is something else; papermill's ``-p`` makes text of ``true``, ``no`` and 1.
+    """
+    if not isinstance(value, bool):
+        raise UsageError(
+            f"parameter {name} is {value!r}, which is neither true nor false",
+            fix=f"papermill … -y '{name}: true' or false",
+        )
+    return value
+
+
+def fraction(name: str, value: Any) -> float:
+    """A notebook's parameter that is a share.
+
+    Raises:
+        UsageError: It is no number from 0 to below 1.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"parameter {name} is {value!r}, which is no number")
+    if not 0 <= value < 1:
+        raise UsageError(f"parameter {name} is a fraction from 0 to below 1, such as 0.05")
+    return float(value)
 
 
 def mapping(name: str, value: Any) -> dict[str, Any]:

@@ -189,7 +189,7 @@ def start(
         RoostError: The host cannot be reached.
     """
     asked = _axes(runs.mapping("vary", vary))
-    most, allowed = _number("points", points, least=1), _number("tolerance", tolerance)
+    most, allowed = _number("points", points, least=1), runs.fraction("tolerance", tolerance)
     most_hours = None if hours is None else _number("hours", hours)
     known = sorted({cell.concurrency for cell in benchmarking.plan(suite, prompts).cells})
     if users is not None and users not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import resource
@@ -166,6 +167,27 @@ def test_wrong_parameters(change: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"inventory": "nowhere", "host": "spark-01", **change}
     with pytest.raises(UsageError, match=message):
         runs.start("verify", **given)
+
+
+def test_a_folder_that_cannot_be_is_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("file", "file/below"):
+        with pytest.raises(RoostError, match="cannot be made") as caught:
+            runs.given_folder(str(tmp_path / name))
+        assert caught.value.why in {"File exists", "Not a directory"}
+    assert runs.given_folder(tmp_path / "new" / "one").is_dir()
+
+
+def test_refused_parameters_leave_no_empty_folder(tmp_path: Path) -> None:
+    for name, kept in (("empty", False), ("begun", True)):
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        begun = dataclasses.replace(run(tmp_path / "elsewhere"), folder=tmp_path / name)
+        begun.folder.mkdir()
+        if kept:
+            (begun.folder / "executed.ipynb").write_text("{}")
+        with pytest.raises(UsageError), begun.or_nothing():
+            raise UsageError("parameter long_context is 'x'")
+        assert begun.folder.exists() is kept
 
 
 def test_reading_what_is_no_run(tmp_path: Path) -> None:

@@ -318,6 +318,7 @@ def test_dots_are_the_mean_over_kinds_of_prompts() -> None:
         ({"vary": {"max_num_seqs": [0]}}, "max_num_seqs"),
         ({"points": 0}, "parameter points is 0"),
         ({"hours": "x"}, "parameter hours is 'x'"),
+        ({"tolerance": 5}, "tolerance is a fraction"),
         ({"users": 3}, "users is 3, which the suite does not measure"),
         ({"suite": "none"}, "no suite 'none'"),
     ],

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from roost import asking, deployment, runs, ssh
 from roost import inventory as inventories
-from roost.errors import RoostError, UsageError
+from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host, Inventory
 from roost.measure import compare, points, store
@@ -217,12 +217,7 @@ def start(
     Raises:
         UsageError: A parameter makes no sense, or there is no such inventory or folder of runs.
     """
-    if not isinstance(live, bool):
-        raise UsageError(f"parameter live is {live!r}, which is neither True nor False")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float):
-        raise UsageError(f"parameter tolerance is {tolerance!r}, which is no number")
-    if not 0 <= tolerance < 1:
-        raise UsageError("parameter tolerance is a fraction from 0 to below 1, such as 0.05")
+    ask_now, share = runs.switch("live", live), runs.fraction("tolerance", tolerance)
     loaded = inventories.load(runs.text("inventory", inventory))
     home = repository_root() / runs.text("runs_dir", runs_dir)
     own = Path(runs.text("run_dir", run_dir)).absolute() if run_dir is not None else None
@@ -236,17 +231,14 @@ def start(
         and not run.result.trial
     ]
     measured.sort(key=lambda one: one.result.started)
-    if own is None:
-        own = runs.new_folder(home, "fleet", loaded.path.stem)
-    own.mkdir(parents=True, exist_ok=True)
     return Fleet(
         inventory=loaded,
-        folder=own,
+        folder=runs.given_folder(own) if own else runs.new_folder(home, "fleet", loaded.path.stem),
         started=dt.datetime.now(dt.UTC),
-        tolerance=float(tolerance),
+        tolerance=share,
         measured=measured,
         problems=[run.problem for run in kept if run.problem],
-        live=ask(loaded.hosts.values()) if live else {},
+        live=ask(loaded.hosts.values()) if ask_now else {},
     )
 
 
