@@ -47,7 +47,8 @@ class Engine:
     reasoning: str = ""
     #: Beside the answer where thinking is asked for.
     thought: str = "All but 9 run away, so 9 are left."
-    #: Raw bytes of a stream instead of the right ones.
+    #: Raw bytes of every whole answer, or of a stream, instead of the right ones.
+    whole: bytes | None = None
     stream: bytes | None = None
     #: How many streams say something else first, as near ties do.
     ties: int = 0
@@ -220,6 +221,9 @@ def serving(given: Engine | None = None) -> Iterator[Engine]:
                 self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
             else:
                 time.sleep(engine.seconds)
+                if engine.whole is not None:
+                    self.reply(200, engine.whole)
+                    return
                 prompt = len(engine.render(body))
                 usage = {"prompt_tokens": prompt, "completion_tokens": engine.tokens}
                 whole = {"choices": [self.choice(body, text)], "usage": usage}

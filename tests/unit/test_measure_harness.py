@@ -91,11 +91,11 @@ def test_newer_keys_and_a_rate_that_is_text_are_no_trouble() -> None:
 def test_failed_requests_are_kept_with_their_reason() -> None:
     data = json.loads(real("plain"))
     data |= {"completed": 7, "failed": 1}
-    data["errors"][3] = "Internal Server Error"
+    data["errors"][3] = "Internal \ud800 Error"
     data["itls"][3], data["output_lens"][3] = [], 0
     found = harness.parse_vllm(json.dumps(data))
     assert (found.completed, found.failed) == (7, 1)
-    assert [r.error for r in found.requests if r.error] == ["Internal Server Error"]
+    assert [r.error for r in found.requests if r.error] == ["Internal ? Error"]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +110,8 @@ def test_failed_requests_are_kept_with_their_reason() -> None:
         ({"ttfts": ["x"] * 8}, "bad entry"),
         ({"ttfts": [float("nan")] * 8}, "bad entry"),
         ({"itls": [[float("inf")]] * 8}, "bad entry"),
+        ({"input_lens": [float("inf")] * 8}, "bad entry"),
+        ({"output_lens": [float("nan")] * 8}, "bad entry"),
         ({"spec_decode_acceptance_length": "x"}, "no usable 'spec_decode_acceptance_length'"),
     ],
 )
@@ -126,7 +128,7 @@ def test_an_accept_length_of_nothing_is_none() -> None:
 
 
 def test_no_json_at_all() -> None:
-    for text in ("", "[1]", "Traceback"):
+    for text in ("", "[1]", "Traceback", "[" * 100_000):
         with pytest.raises(RoostError, match="is no JSON"):
             harness.parse_vllm(text)
         with pytest.raises(RoostError, match="is no JSON"):

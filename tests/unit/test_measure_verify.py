@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +15,7 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
+from roost import runs
 from roost.builds import ImageBuild
 from roost.deployment import Deployment, from_variables
 from roost.errors import UsageError
@@ -55,6 +59,7 @@ IDS = [
     "refuses_unknown_model",
     "refuses_bad_tool",
     "alive_after",
+    "machine",
     "api_key_hidden",
 ]
 #: Asked of the endpoint, of a host with the embedded default.
@@ -72,6 +77,7 @@ ASKED = {
     *(check for check in IDS if check.startswith("refuses_")),
 }
 POOL = {"pool_tokens", "pool_concurrency"}
+NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
 
 
 @dataclass
@@ -272,7 +278,7 @@ def test_no_docker_at_all(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_host_out_of_reach_fails_every_check_with_the_reason(site: Site) -> None:
     site.host = Host("lab-01", site.host.variables, Connection("127.0.0.1", port=9))
     evidence = site.verify()
-    assert {check.id for check in evidence.failed} == {*IDS[:6], *ASKED, *POOL}
+    assert {check.id for check in evidence.failed} == {*IDS[:6], *ASKED, *POOL, "machine"}
     whys = {check.why for check in evidence.failed}
     assert len(whys) == 1
     assert "lab-01 (127.0.0.1:9): cannot connect" in whys.pop()
@@ -340,6 +346,71 @@ def test_a_key_that_was_printed_is_found_and_taken_out(make_site: Callable[..., 
     (failed,) = evidence.failed
     assert (failed.id, failed.observed) == ("api_key_hidden", "it stands in engine-start.log")
     assert "a-key" not in evidence.artefacts["engine-start.log"] + failed.model_dump_json()
+
+
+def test_a_key_in_the_command_is_found_and_not_repeated(make_site: Callable[..., Site]) -> None:
+    """Of a container that somebody started by hand."""
+    site = make_site(roost_api_key="a-key")
+    site.engine.key = "a-key"
+    site.container.inspect["Config"]["Cmd"] += ["--api-key", "a-key"]
+    evidence = site.verify()
+    failed = {check.id: check for check in evidence.failed}
+    assert failed["api_key_hidden"].observed == "it stands in docker inspect"
+    assert failed["command"].observed.endswith("--api-key [the API key]")
+    assert "a-key" not in "".join(check.model_dump_json() for check in evidence.checks)
+
+
+def test_what_it_is_of_can_be_told(site: Site) -> None:
+    told = site.check("machine").observed
+    assert told.startswith("engine 0.32.0+cpu, ")
+    assert f"kernel {os.uname().release}" in told
+    site.engine.version = ""
+    assert site.failed()["engine_version"]
+    checks = {check.id: check for check in site.verify().checks}
+    assert "engine" not in checks["machine"].observed
+    assert checks["machine"].why
+
+
+#: Answers that are no chat completions, and half a character.
+ODD = [
+    b'{"choices": ["text"]}',
+    b'{"choices": [{"message": "text"}], "usage": 7}',
+    b'{"choices": {}, "usage": {"prompt_tokens": 1e999}}',
+    b'{"a": ' + b"[" * 100_000,
+    b'{"choices": [{"message": {"content": "\\ud83d"}}], "usage": {"prompt_tokens": 9}}',
+    b"\xff\xfe",
+    b"null",
+]
+
+
+@pytest.mark.parametrize("body", ODD, ids=range(len(ODD)))
+def test_answers_of_any_form_are_failed_checks(
+    site: Site, body: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each check stands alone, and what was seen can be kept."""
+    monkeypatch.setattr(site.engine, "whole", body)
+    site.engine.stream = b"data: " + body + b"\n\ndata: [DONE]\n\n"
+    site.engine.renders = False
+    failed = site.failed()
+    assert {"answer_capital", "answer_sum", "streaming", "long_context"} <= set(failed)
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    runs.Run("verify", kept, site.host, site.deployment, NOW).finish(site.verify())
+    assert runs.read(kept).failed
+
+
+def test_an_endpoint_that_counts_no_tokens(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.engine.renders = False
+    monkeypatch.setattr(site.engine, "render", lambda _: [])
+    assert site.failed()["long_context"].why == (
+        "the endpoint counts 0 tokens for 8 sentences, 0 for 38"
+    )
+
+
+def test_a_context_that_is_no_number(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site.engine, "context", "many")
+    failed = site.failed()
+    assert "/v1/models is not a list of models" in failed["long_context"].why
 
 
 def test_figures_do_not_count_what_wears_on_the_engine(site: Site) -> None:
@@ -508,6 +579,8 @@ def test_a_template_that_does_not_listen(site: Site) -> None:
         ("long_context", True),
         ("long_context_seconds", 0),
         ("long_context_seconds", "long"),
+        ("long_context_seconds", math.inf),
+        ("long_context_seconds", math.nan),
         ("bad_requests", "no"),
         ("require_seen", 1),
         ("reference", 7),

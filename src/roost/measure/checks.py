@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from roost import ssh
 from roost.deployment import Deployment
@@ -15,6 +15,14 @@ from roost.errors import RoostError
 from roost.inventory import Host
 from roost.measure.client import Client, EngineError
 from roost.parquet import Table
+
+
+def whole(text: str) -> str:
+    """Without half characters: JSON may have some, and no file can hold them."""
+    return text.encode(errors="replace").decode()
+
+
+_Text = Annotated[str, AfterValidator(whole)]
 
 #: What a check came to. `not seen`: nothing contradicts it and nothing shows it either.
 Verdict = Literal["pass", "fail", "not seen", "not applicable"]
@@ -32,10 +40,10 @@ class Check(BaseModel):
 
     id: str
     ok: bool = True
-    expected: str
-    observed: str = ""
-    why: str = ""
-    fix: str = ""
+    expected: _Text
+    observed: _Text = ""
+    why: _Text = ""
+    fix: _Text = ""
     verdict: Verdict = "pass"
 
     @model_validator(mode="before")
@@ -151,6 +159,18 @@ class Target:
         return self.client
 
 
+#: What reading an answer raises that is of another form than it should be: text for a map, a count
+#: of nothing to divide by, brackets nested without end.
+_NOT_AS_EXPECTED = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+
+
 def attempt(
     check_id: str, expected: str, make: Callable[[], Check], target: Target | None = None
 ) -> Check:
@@ -172,7 +192,7 @@ def attempt(
             why, fix = f"{target.host.name}: {target.tunnel.refusals[-1]}", ""
         elif isinstance(error, EngineError) and error.status and error.status >= 500:
             why += "; engine.log has the reason"
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except _NOT_AS_EXPECTED as error:
         why = f"what came back could not be read: {type(error).__name__}: {error}"
     return Check(id=check_id, ok=False, expected=expected, why=why, fix=fix)
 

@@ -150,7 +150,7 @@ class Client:
         """Names the endpoint serves under."""
         try:
             return [str(entry["id"]) for entry in self._json("GET", "/v1/models")["data"]]
-        except (KeyError, TypeError):
+        except (LookupError, TypeError):
             raise EngineError("/v1/models is not a list of models") from None
 
     def context_limit(self, name: str) -> int | None:
@@ -158,9 +158,9 @@ class Client:
         try:
             data = self._json("GET", "/v1/models")["data"]
             limits = [entry.get("max_model_len") for entry in data if entry["id"] == name]
-        except (KeyError, TypeError, AttributeError):
+            return int(limits[0]) if limits and limits[0] else None
+        except (LookupError, TypeError, AttributeError, ValueError, OverflowError):
             raise EngineError("/v1/models is not a list of models") from None
-        return int(limits[0]) if limits and limits[0] else None
 
     def chat(self, body: Mapping[str, Any], *, timeout: float | None = None) -> dict[str, Any]:
         """One chat completion, whole; the decoded reply.
@@ -265,7 +265,7 @@ class Client:
         response = self._ok(method, path, body, timeout)
         try:
             data = response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict):
             raise EngineError(
@@ -329,7 +329,7 @@ def _assemble(events: Iterable[tuple[float, str]], clock: Any) -> StreamedAnswer
             return StreamedAnswer(tuple(deltas), usage, finish, clock(), first)
         try:
             chunk = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             chunk = None
         if not isinstance(chunk, dict):
             raise EngineError("a chunk of the stream is no JSON object", why=data[:_SHOWN])
@@ -383,7 +383,7 @@ def _message(body: Any) -> str:
 def _status(request: str, response: httpx2.Response) -> EngineError:
     try:
         why = _message(response.json())
-    except ValueError:
+    except (ValueError, RecursionError):
         why = response.text[:_SHOWN].strip()
     return EngineError(
         f"{request}: HTTP {response.status_code}", why=why, status=response.status_code

@@ -19,6 +19,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from roost.errors import RoostError
+from roost.measure.checks import whole
 
 #: The load ends where its input does: nobody waits for its figures any more, and it would falsify
 #: those of the next one. In the background a shell has no input, so it gets another number.
@@ -234,10 +235,11 @@ def _requests(data: Mapping[str, Any]) -> tuple[Request, ...]:
             # A request that failed has no times; SGLang then writes null or 0.
             first = float(ttft or 0.0)
             latency = first + sum(float(gap) for gap in itls or [])
-            request = Request(int(prompt or 0), int(output or 0), first, latency, str(error or ""))
+            said = whole(str(error or ""))
+            request = Request(int(prompt or 0), int(output or 0), first, latency, said)
             if not math.isfinite(latency):
                 raise ValueError("a time is no finite number")
-        except (TypeError, ValueError) as wrong:
+        except (TypeError, ValueError, OverflowError) as wrong:
             raise RoostError("the harness's result has a bad entry", why=str(wrong)) from None
         found.append(request)
     return tuple(found)
@@ -246,7 +248,7 @@ def _requests(data: Mapping[str, Any]) -> tuple[Request, ...]:
 def _document(text: str, what: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RoostError(f"{what} is no JSON", why=str(error)) from None
     if not isinstance(data, dict):
         raise RoostError(f"{what} is no JSON object")

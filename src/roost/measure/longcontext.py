@@ -136,6 +136,11 @@ def check(target: Target, evidence: Evidence, *, tokens: int | None, seconds: fl
 def _sentences(client: Client, request: Any, aim: int) -> int:
     """How many sentences make a prompt of at most ``aim`` tokens."""
     few, more = (_count(client, request(number, 1)) for number in (_FEW, _MORE))
+    if more <= few:
+        raise RoostError(
+            f"the endpoint counts {few} tokens for {_FEW} sentences, {more} for {_MORE}",
+            fix="ask the engine itself: something between counts otherwise",
+        )
     each = (more - few) / (_MORE - _FEW)
     counts = client.tokens(request(0)) is not None
     # Where it is only estimated, some room is left: past the limit nothing would be answered.

@@ -9,15 +9,17 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from roost import asking, ssh
+from roost import asking, site, ssh
 from roost.builds import ImageBuild
 from roost.errors import RoostError
+from roost.hosts import HostFacts
 from roost.launch import Weights
-from roost.measure.checks import Check, Evidence, Target, attempt
+from roost.measure.checks import Check, Evidence, Target, attempt, unseen
 from roost.onhost.weights import RECORD
 from roost.pins import BUILD_LABEL
 
@@ -69,12 +71,18 @@ def container_checks(target: Target) -> list[Check]:
         wanted = [*spec.entrypoint, *spec.command]
         found = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
         difference = _first_difference(wanted, found) or _missing_env(spec.env, config.get("Env"))
+        key = site.api_key(target.host.variables)
+
+        def told(said: str) -> str:
+            # Whoever started it by hand may have written the key into it.
+            return said.replace(key, "[the API key]") if key else said
+
         return Check(
             id="command",
             ok=not difference,
             expected=" ".join(wanted),
-            observed=" ".join(str(word) for word in found),
-            why=difference,
+            observed=told(" ".join(str(word) for word in found)),
+            why=told(difference),
             fix=DEPLOY if difference else "",
         )
 
@@ -235,18 +243,42 @@ def keep_log(target: Target, evidence: Evidence) -> None:
         evidence.artefacts["engine.log"] = f"not read: {error}\n"
 
 
-def keep_host(target: Target, evidence: Evidence) -> None:
-    """Keep what this was found on: ``{facts, engine_version, not_read}``.
+def keep_host(target: Target, evidence: Evidence) -> Check:
+    """Keep what this was found on: ``{facts, engine_version, not_read}``; a check that tells it.
 
     A figure without its machine says little, and a driver that was updated since explains a drift.
     What cannot be had is null, with the reason.
     """
-    kept: dict[str, Any] = {"facts": None, "engine_version": None, "not_read": target.no_remote}
+    facts: HostFacts | None = None
+    version, not_read = None, target.no_remote
     if target.remote is not None and target.client is not None:
         try:
             facts = asking.facts(target.remote, target.host)
-            kept["facts"] = facts.model_dump(mode="json")
-            kept["engine_version"] = target.client.version()
+            version = target.client.version()
         except RoostError as error:
-            kept["not_read"] = error.what
+            not_read = error.what
+    kept = {
+        "facts": facts.model_dump(mode="json") if facts else None,
+        "engine_version": version,
+        "not_read": not_read,
+    }
     evidence.artefacts[HOST] = json.dumps(kept, indent=1) + "\n"
+    check_id, expected = "machine", "what all of this is of can be told"
+    if target.remote is None:
+        return Check(id=check_id, ok=False, expected=expected, why=not_read)
+    said = [f"engine {version}"] if version else []
+    said += _told(facts) if facts else []
+    if not said:
+        return unseen(check_id, expected, not_read)
+    return Check(id=check_id, expected=expected, observed=", ".join(said), why=not_read)
+
+
+def _told(facts: HostFacts) -> list[str]:
+    """GPUs, driver and kernel in words."""
+    gpus = Counter(gpu.name for gpu in facts.gpus)
+    drivers = sorted({gpu.driver for gpu in facts.gpus if gpu.driver})
+    return [
+        *(f"{count} of {name}" if count > 1 else name for name, count in gpus.items()),
+        *(f"driver {driver}" for driver in drivers),
+        f"{facts.architecture}, kernel {facts.kernel}",
+    ]

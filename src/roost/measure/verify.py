@@ -46,6 +46,10 @@ COPY_PROMPT = (
 )
 
 
+#: A day: nobody waits longer for one answer, and a socket cannot wait for ever so long.
+_LONGEST_S = 86_400
+
+
 @contextmanager
 def reach(host: Host, deployment: Deployment) -> Iterator[Target]:
     """Open SSH and the tunnel to the endpoint; trouble is kept in the target, not raised."""
@@ -106,13 +110,11 @@ def options(
             f"parameter long_context is {long_context!r}",
             fix=f"tokens ({least} or more), 0 for none, or leave it out for all that fits",
         )
-    if not _number(long_context_seconds) or long_context_seconds <= 0:
+    if not _number(long_context_seconds) or not 0 < long_context_seconds <= _LONGEST_S:
         raise UsageError(
-            f"parameter long_context_seconds is {long_context_seconds!r}", fix="seconds above 0"
+            f"parameter long_context_seconds is {long_context_seconds!r}",
+            fix=f"seconds above 0, {_LONGEST_S:,} at the most",
         )
-    for name, value in (("bad_requests", bad_requests), ("require_seen", require_seen)):
-        if not isinstance(value, bool):
-            raise UsageError(f"parameter {name} is {value!r}", fix=f"-y '{name}: true' or false")
     subject = demands.examine(deployment)
     identity = lossless.identity(deployment, subject.resolved)
     if reference is not None and not deployment.speculates:
@@ -126,9 +128,9 @@ def options(
         identity=identity,
         long_context=long_context,
         long_context_seconds=float(long_context_seconds),
-        bad_requests=bad_requests,
+        bad_requests=runs.switch("bad_requests", bad_requests),
         reference=None if reference is None else lossless.read(reference, home, identity),
-        require_seen=require_seen,
+        require_seen=runs.switch("require_seen", require_seen),
     )
 
 
@@ -176,7 +178,7 @@ def verify(target: Target, asked: Options | None = None) -> Evidence:
     style = asked.subject.resolved.engine.style
     checks += conduct.checks(target, style, switched_off=not asked.bad_requests)
     running.keep_log(target, evidence)
-    running.keep_host(target, evidence)
+    checks += [running.keep_host(target, evidence)]
     checks += [key_hidden(target, evidence)]
     evidence.checks = [_with_fix(check) for check in checks]
     if asked.require_seen:
