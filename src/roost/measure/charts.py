@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
 from matplotlib.figure import Figure
@@ -20,13 +20,25 @@ _COLOURS = {"worse": "#a3201c", "better": "#17663a"}
 #: What is neither: grey, so that only a difference beyond noise has a colour.
 _QUIET = "#77736c"
 _ROW_INCHES = 0.34
+#: Names of hosts, folders and recipes are no formulas, whatever dollar signs they have.
+_PLAIN: dict[str, Any] = {"parse_math": False}
+_SMALL: dict[str, Any] = {**_PLAIN, "fontsize": 8}
 
 
 def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
     """One panel a metric: each point's ratio with its interval, and the band of the tolerance.
 
-    All panels share a scale: a gap of 2 % looks the same in each.
+    All panels share a scale: a gap of 2 % looks the same in each. Ratios to anything but the first
+    one's baseline are to published figures, and open.
     """
+    baseline = gaps[0].baseline
+    others = {gap.other for gap in gaps}
+
+    def name(gap: Gap) -> str:
+        if gap.baseline != baseline:
+            return f"{gap.cell}  {gap.other} / {gap.baseline}"
+        return f"{gap.cell}  {gap.other}" if len(others) > 1 else gap.cell
+
     shown = [metric for metric in METRICS if metric.key in DECISIVE]
     panels = [
         (metric, rows)
@@ -44,9 +56,11 @@ def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
             colour = _COLOURS.get(gap.verdict, _QUIET)
             if gap.value.low is not None and gap.value.high is not None:
                 axes.plot([gap.value.low, gap.value.high], [at, at], color=colour, linewidth=2)
-            axes.plot(gap.value.value, at, "o" if gap.value.low else "x", color=colour)
-        names = [f"{gap.cell}  {gap.other}" for gap in reversed(rows)]
-        axes.set_yticks(range(len(rows)), names, fontsize=8)
+            mark = "x" if gap.value.low is None else "o" if gap.baseline == baseline else "D"
+            fill = "full" if mark == "o" else "none"
+            axes.plot(gap.value.value, at, mark, color=colour, fillstyle=fill)
+        names = [name(gap) for gap in reversed(rows)]
+        axes.set_yticks(range(len(rows)), names, **_SMALL)
         axes.set_title(
             f"{metric.title}: ratio ({metric.better} is better)", fontsize=10, loc="left"
         )
@@ -70,7 +84,9 @@ def points(benchmark: Benchmark) -> HTML:
             for one in cell.published:
                 if one.metric == metric.key:
                     axes.plot(one.value, at, "D", color=_QUIET, fillstyle="none")
-        axes.set_yticks(range(len(cells)), [cell.id for cell in reversed(cells)], fontsize=8)
+        axes.set_yticks(
+            range(len(cells)), [cell.id for cell in reversed(cells)], **_PLAIN, fontsize=8
+        )
         axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
         axes.set_title(f"{metric.title} ({metric.unit})", fontsize=10, loc="left")
     return _inline(figure, "Dots: median and 95 % interval; open diamonds: published figures")
@@ -91,8 +107,10 @@ def fleet(standings: Sequence[Standing], tolerance: float) -> HTML:
         axes.axvline(1, color=_QUIET, linewidth=1)
         for at, one in enumerate(reversed(rows)):
             axes.plot(one.ratio, at, "o", color=_COLOURS.get(one.verdict, _QUIET))
-        axes.set_yticks(range(len(rows)), [one.host for one in reversed(rows)], fontsize=8)
-        axes.set_title(title, fontsize=10, loc="left")
+        axes.set_yticks(
+            range(len(rows)), [one.host for one in reversed(rows)], **_PLAIN, fontsize=8
+        )
+        axes.set_title(title, **_PLAIN, fontsize=10, loc="left")
     said = "; ".join(
         f"{one.host} {one.metric.title.lower()} {one.ratio:.3f} of its class, {one.verdict}"
         for one in standings
@@ -130,7 +148,7 @@ def front(dots: Sequence[Dot], best: Sequence[Dot], chosen: str) -> HTML:
                 (dot.tpot, dot.throughput.value),
                 xytext=(4, 6),
                 textcoords="offset points",
-                fontsize=8,
+                **_SMALL,
             )
     axes.set_xlabel("milliseconds a token, of one user (less is better)", fontsize=9)
     axes.set_ylabel("tokens/s, of all users (more is better)", fontsize=9)

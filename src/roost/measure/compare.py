@@ -81,6 +81,8 @@ class Comparison:
                 "finished": dt.datetime.now(dt.UTC),
                 "checks": evidence.checks,
                 "figures": evidence.figures,
+                # That of a baseline which failed is not the comparison's.
+                "diagnosis": [],
             }
         )
         runs.write(self.folder, result, evidence.artefacts)
@@ -107,13 +109,20 @@ class Gap:
 
 
 def start(
-    given: Any, *, tolerance: Any = TOLERANCE, runs_dir: Any = "runs", run_dir: Any = None
+    given: Any,
+    *,
+    published: Any = False,
+    choose: Any = False,
+    tolerance: Any = TOLERANCE,
+    runs_dir: Any = "runs",
+    run_dir: Any = None,
 ) -> Comparison:
     """Check a notebook's parameters, read the runs and make the comparison's folder.
 
     Args:
         given: The runs' folders, the baseline first: a list, or one text with commas. Each from
             here, from the repository root, or by its name in ``runs_dir``.
+        published, choose: What the notebook is to do besides, which it asks for later.
         tolerance: The gap that is too small to care about, as a fraction.
         runs_dir: Where runs are kept; relative to the repository root.
         run_dir: The comparison's own folder, where a caller has made it already.
@@ -121,20 +130,18 @@ def start(
     Raises:
         UsageError: As :func:`load`, or a parameter makes no sense.
     """
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float):
-        raise UsageError(f"parameter tolerance is {tolerance!r}, which is no number")
-    if not 0 <= tolerance < 1:
-        raise UsageError("parameter tolerance is a fraction from 0 to below 1, such as 0.05")
+    share = runs.fraction("tolerance", tolerance)
+    runs.switch("published", published)
+    runs.switch("choose", choose)
     names = given if isinstance(given, list | tuple) else runs.text("runs", given).split(",")
     home = repository_root() / runs.text("runs_dir", runs_dir)
     compared = load([_find(runs.text("runs", name).strip(), home) for name in names])
     first = compared[0].result
     if run_dir is not None:
-        folder = Path(runs.text("run_dir", run_dir)).absolute()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = runs.given_folder(run_dir)
     else:
         folder = runs.new_folder(home, f"{first.host}-compare", first.recipe)
-    return Comparison(compared, folder, float(tolerance), dt.datetime.now(dt.UTC))
+    return Comparison(compared, folder, share, dt.datetime.now(dt.UTC))
 
 
 def _find(name: str, home: Path) -> Path:

@@ -91,7 +91,7 @@ class Repetition(_Data):
     Attributes:
         output_throughput: The harness's own figure, tokens per second of all users.
         accept_length: From counters; in older runs of SGLang the harness's own mean.
-        clock: Median GPU clock, MHz.
+        clock: Median GPU clock while the load ran, MHz; none of a load of a few seconds.
         raw: The harness's file in the run's folder.
         marks: Why it is left out of the figures; none: it counts.
     """
@@ -255,7 +255,7 @@ class Metric:
             )
             if len(first.keys() & second.keys()) >= statistics.FEWEST:
                 by_prompt = statistics.paired_ratio(first, second, confidence)
-                return by_prompt.widened(found) if by_prompt and found else by_prompt
+                return by_prompt.widened(found) if by_prompt and found else None
         return found
 
     def _by_repetition_of_requests(self, cell: CellPoints) -> list[float]:

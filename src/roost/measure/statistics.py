@@ -49,9 +49,9 @@ class Estimate:
         return self.low is not None and self.high is not None and not self.low <= value <= self.high
 
     def widened(self, other: Estimate) -> Estimate:
-        """With an interval that encloses the other's as well, where that has one."""
+        """With an interval that encloses the other's as well; none where one has none."""
         if self.low is None or self.high is None or other.low is None or other.high is None:
-            return self
+            return Estimate(self.value, None, None, min(self.n, other.n))
         low, high = min(self.low, other.low), max(self.high, other.high)
         return Estimate(self.value, low, high, min(self.n, other.n))
 
