@@ -29,6 +29,8 @@ DEFAULTS: dict[str, Any] = {
     "foreign_tokens": 0,  # that another client had generated meanwhile
     "restart": False,  # counters begin again
     "breaks_at": 0,  # the call that ends with an error
+    "left_out": 0,  # prompts that it does not send
+    "says_after": "",  # of some library, behind what the prompts end in
     "lasts": None,  # as long as somebody waits; a file that says which process it is
 }
 
@@ -57,7 +59,9 @@ def _render(scenario: dict[str, Any]) -> None:
         text = "\n".join(json.dumps({"prompt": row["nonce"] + row["text"]}) for row in rows)
         (Path(job["directory"]) / f"{name}.jsonl").write_text(text)
     print("a warning of some library")
-    print(json.dumps({"tail": scenario["tail"]}))
+    if scenario["tail"] is not None:
+        print(json.dumps({"tail": scenario["tail"]}))
+    print(scenario["says_after"])
 
 
 def _load(scenario: dict[str, Any], words: list[str]) -> None:
@@ -75,6 +79,7 @@ def _load(scenario: dict[str, Any], words: list[str]) -> None:
     count, tokens = int(option("--num-prompts")), int(option("--custom-output-len"))
     asked = Path(option("--dataset-path")).read_text().splitlines()
     assert len(asked) == count
+    count -= scenario["left_out"]
     failed = scenario["failed"]
     speed = scenario["speed"] * draw.lognormvariate(0, scenario["noise"])
     length = scenario["accept_length"] * draw.lognormvariate(0, scenario["noise"] / 4)

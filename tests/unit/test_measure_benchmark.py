@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import importlib
 import io
@@ -95,6 +96,12 @@ def test_figures_are_the_harnesss_own(bench: Bench) -> None:
     assert {request.prompt for request in cell.repetitions[0].requests} == {"code-01", "code-02"}
     assert (bench.folder / "metrics_code-c1_1_before.txt").is_file()
     assert "engine.log" in evidence.artefacts
+    told = {check.id: check for check in evidence.checks}
+    assert told["machine"].observed.startswith("engine 0.32.0+cpu, ")
+    assert told["suite"].expected == (
+        "2 points of smoke: two categories, one user, 32 tokens; too few repetitions for an "
+        "interval (roost); prompts: roost's own: styles"
+    )
     assert bench.said[0].startswith("smoke: point 1 of 2, prompts")
     assert bench.said[-1].startswith("smoke: point 2 of 2, done")
 
@@ -178,6 +185,25 @@ def test_repetitions_that_do_not_count_say_why(
     assert evidence.figures == {}
     assert len(measured.cells[0].repetitions) == 2
     assert (bench.folder / "harness_code-c1_2.json").is_file()
+
+
+def test_a_harness_that_leaves_out_prompts_ends_the_suite(bench: Bench) -> None:
+    """Times would stand under the prompts after those that it left out."""
+    bench.scenario(left_out=1)
+    evidence, measured = bench.measure()
+    assert set(failed(evidence)) == {"code-c1", "suite"}
+    assert "the engine's harness sent 1 of 2 prompts" in failed(evidence)["suite"]
+    assert not measured.complete
+
+
+@pytest.mark.parametrize(
+    ("tail", "why"), [("x", ""), (None, "the prompts were not rendered in the container")]
+)
+def test_what_libraries_say_beside_the_prompts(tail: str | None, why: str, bench: Bench) -> None:
+    bench.scenario(says_after="cache saved", tail=tail)
+    evidence, _ = bench.measure()
+    assert why in failed(evidence).get("suite", "")
+    assert bool(evidence.failed) is bool(why)
 
 
 def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) -> None:
@@ -279,7 +305,8 @@ def test_a_throttled_gpu_is_a_reason(bench: Bench) -> None:
     evidence, measured = bench.measure()
     why = failed(evidence)["code-c1"]
     assert why == "2 left out: the GPU was slowed down (sw thermal slowdown, 92 °C)"
-    assert measured.cells[0].repetitions[0].clock == 1400
+    # Too short a load to tell its clock from that of the harness's own beginning.
+    assert measured.cells[0].repetitions[0].clock is None
     sampled = evidence.tables[throttling.FILE].rows[0]
     assert (sampled["point"], sampled["repetition"], sampled["clock"]) == ("code-c1", 1, 1400)
     assert sampled["slowed"] == "sw thermal slowdown"
@@ -304,6 +331,21 @@ def test_rows_of_nvidia_smi() -> None:
         throttling.parse("No devices were found")
 
 
+def test_the_clock_is_that_of_the_load() -> None:
+    """Twelve seconds of the harness's own, with a GPU that waits, before twenty of load."""
+    waiting = [throttling.Sample("0", 210.0, 5.0, 40.0, at=at) for at in (0, 2, 4, 6, 8, 10)]
+    loaded = [throttling.Sample("0", 2400.0, 60.0, 70.0, at=at) for at in range(12, 32, 2)]
+    watch = throttling.Watch([*waiting, *loaded], lasted=32.0)
+    assert watch.clock(20.0) == 2400.0
+    # Of a short load two moments are left, and which of them it was nobody knows.
+    assert throttling.Watch([*waiting, *loaded[:2]], lasted=16.0).clock(3.0) is None
+    # Five rows of one moment are five GPUs.
+    many = [throttling.Sample(str(gpu), 2400.0, 60.0, 70.0, at=15.0) for gpu in range(5)]
+    assert throttling.Watch(many, lasted=16.0).clock(3.0) is None
+    silent = [throttling.Sample("0", None, None, 70.0, at=at) for at in range(12, 32, 2)]
+    assert throttling.Watch(silent, lasted=32.0).clock(20.0) is None
+
+
 def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:
     marks = throttling.clock_marks([2400.0, 2000.0, None, 2300.0])
     assert marks == ["", "the GPU ran at 2000 MHz, at 2400 MHz in another repetition", "", ""]
@@ -321,6 +363,14 @@ def test_counters_explain_what_the_harness_counted_or_not() -> None:
     assert benchmark.judge(result, reading(0, None), reading(1030, None)) == ([], None)
     (mark,), _ = benchmark.judge(result, reading(0, None), reading(1040, None))
     assert mark.startswith("another client was served: the engine generated 1040 tokens")
+    # A long prompt that is answered with one token.
+    sent = dataclasses.replace(reading(0, None), requests=5.0)
+    for finished, who in ((14, "another client was served"), (12, "the counters are not its own")):
+        after = dataclasses.replace(reading(1025, None), requests=finished)
+        (mark,), _ = benchmark.judge(result, sent, after)
+        assert mark == (f"{who}: the engine finished {finished - 5} requests, the harness sent 8")
+    after = dataclasses.replace(reading(1024, None), requests=13.0)
+    assert benchmark.judge(result, sent, after) == ([], None)
     marks, spec = benchmark.judge(result, reading(0), reading(1024, 100))
     assert marks == []
     assert spec is not None

@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path, PurePosixPath
@@ -225,8 +225,7 @@ def _prepared(session: Session) -> Iterator[None]:
         done = _docker(
             session, ["exec", "-i", _name(session), "python3", "-c", script], json.dumps(job)
         )
-        answer = json.loads(done.splitlines()[-1])
-        _judge_tail(session, answer["tail"])
+        _judge_tail(session, _tail(done))
         yield
     finally:
         # The engine may be gone, and its container's files with it.
@@ -234,6 +233,16 @@ def _prepared(session: Session) -> Iterator[None]:
             _remote(session),
             ["docker", "exec", _name(session), "rm", "-rf", str(session.directory)],
         )
+
+
+def _tail(said: str) -> str:
+    """What the prompts end in, from what rendering them said; libraries may say more around it."""
+    for line in reversed(said.splitlines()):
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            return str(json.loads(line)["tail"])
+    raise RoostError(
+        "the prompts were not rendered in the container", why=said[-400:] or "it said nothing"
+    )
 
 
 def _row(session: Session, cell: Cell, at: int) -> dict[str, Any]:
@@ -328,6 +337,13 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
     raw = f"harness_{name}.json"
     write_atomically(session.folder / raw, written)
     result = harness.parse_sglang(written, load.seed) if sglang else harness.parse_vllm(written)
+    if len(result.requests) != load.count:
+        raise RoostError(
+            f"{session.target.host.name}: the engine's harness sent {len(result.requests)} of "
+            f"{load.count} prompts",
+            why="which of them it left out it does not say, so no time can be told to a prompt",
+            fix="take out prompts that are too long for the server, or empty",
+        )
     marks, spec_delta = judge(result, before, after)
     marks += watch.marks()
     return Repetition(
@@ -336,7 +352,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
         requests=_requests(cell, result),
         speculation=spec_delta,
         accept_length=spec_delta.counters.accept_length if spec_delta else None,
-        clock=watch.clock,
+        clock=watch.clock(result.duration),
         raw=raw,
         marks=marks,
     )
@@ -395,9 +411,10 @@ def _unexplained(result: HarnessResult, change: metrics.Reading) -> str:
     if change.block is not None:
         # SGLang: its harness does not see the token that ends an answer and is no text.
         allowed = max(allowed, result.completed)
-        if others := change.requests - result.completed:
-            counted = f"the engine finished {change.requests:.0f} requests"
-            return f"{_who(others)}: {counted}, the harness sent {result.completed}"
+    # A long prompt that is answered with one token takes seconds, and hardly any tokens.
+    if change.requests is not None and (others := change.requests - result.completed):
+        counted = f"the engine finished {change.requests:.0f} requests"
+        return f"{_who(others)}: {counted}, the harness sent {result.completed}"
     if abs(more) <= allowed:
         return ""
     return f"{_who(more)}: {counted}, the harness's requests took {result.total_output_tokens}"
@@ -416,7 +433,7 @@ def _requests(cell: Cell, result: HarnessResult) -> list[RequestPoint]:
             ttft=request.ttft,
             latency=request.latency,
         )
-        for prompt, request in zip(cell.prompts, result.requests, strict=False)
+        for prompt, request in zip(cell.prompts, result.requests, strict=True)
         if not request.error
     ]
 
@@ -453,15 +470,16 @@ def _conclude(session: Session, broke: str) -> Evidence:
         _judge_cell(session, cell)
         _figures(session, cell)
     _judge_host(session)
-    if broke:
-        _check(
-            session,
-            "suite",
-            ok=False,
-            expected=f"{len(session.cells)} cells measured",
-            observed=f"{sum(1 for cell in session.measured if cell.clean)} measured",
-            why=broke,
-        )
+    suite = session.suite
+    _check(
+        session,
+        "suite",
+        ok=not broke,
+        expected=f"{len(session.cells)} points of {session.plan.name}: {suite.protocol} "
+        f"({suite.source}); prompts: {session.plan.prompts}",
+        observed=f"{sum(1 for cell in session.measured if cell.clean)} measured",
+        why=broke,
+    )
     document = Benchmark(
         suite=session.plan.name,
         protocol=session.suite.protocol,
@@ -476,7 +494,7 @@ def _conclude(session: Session, broke: str) -> Evidence:
     if samples.rows:
         session.evidence.tables[throttling.FILE] = samples
     running.keep_log(session.target, session.evidence)
-    running.keep_host(session.target, session.evidence)
+    session.evidence.checks.append(running.keep_host(session.target, session.evidence))
     session.progress("stopped" if broke else "done")
     return session.evidence
 

@@ -33,6 +33,8 @@ COLUMNS: dict[str, type] = {
 #: What not every GPU says.
 NOT_ALWAYS = frozenset({"clock", "power", "temperature"})
 INTERVAL_S = 2.0
+#: Moments that a load's clock needs: one or two may be of the harness's end, after the load.
+FEWEST_MOMENTS = 5
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10
 _FIELDS = (
@@ -67,11 +69,22 @@ class Watch:
 
     samples: list[Sample] = field(default_factory=list)
     why_not: str = ""
+    #: Seconds that it lasted.
+    lasted: float = 0.0
 
-    @property
-    def clock(self) -> float | None:
-        """Median SM clock over all GPUs, MHz."""
-        clocks = [sample.clock for sample in self.samples if sample.clock is not None]
+    def clock(self, load_s: float) -> float | None:
+        """Median SM clock over all GPUs while the load ran, MHz; none of one too short to tell.
+
+        The harness takes seconds to start, about as long as a short load, and a GPU that waits
+        clocks down: of all samples the median would be now the one clock, now the other.
+
+        Args:
+            load_s: How long the load took; it ended with the watch.
+        """
+        loaded = [one for one in self.samples if one.at >= self.lasted - load_s]
+        if len({one.at for one in loaded}) < FEWEST_MOMENTS:
+            return None
+        clocks = [one.clock for one in loaded if one.clock is not None]
         return statistics.median(clocks) if clocks else None
 
     def marks(self) -> list[str]:
@@ -109,6 +122,7 @@ def watching(remote: ssh.Remote, interval_s: float = INTERVAL_S) -> Iterator[Wat
     try:
         yield watch
     finally:
+        watch.lasted = time.monotonic() - began
         done.set()
         thread.join(ssh.COMMAND_TIMEOUT_S)
 
