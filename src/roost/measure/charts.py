@@ -59,6 +59,8 @@ def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
             mark = "x" if gap.value.low is None else "o" if gap.baseline == baseline else "D"
             fill = "full" if mark == "o" else "none"
             axes.plot(gap.value.value, at, mark, color=colour, fillstyle=fill)
+        # Of a tall chart the scale at its very end is a page away.
+        axes.tick_params(labelbottom=True, labelsize=8)
         names = [name(gap) for gap in reversed(rows)]
         axes.set_yticks(range(len(rows)), names, **_SMALL)
         axes.set_title(
@@ -98,11 +100,14 @@ def fleet(standings: Sequence[Standing], tolerance: float) -> HTML:
     for one in standings:
         title = f"{one.metric.title}, {one.suite} ({one.belongs}): {one.metric.better} is better"
         panels.setdefault(title, []).append(one)
-    longest = max((len(rows) for rows in panels.values()), default=1)
-    height = max(1, len(panels)) * (longest * _ROW_INCHES + 1.1)
+    if not panels:
+        return _html("<p>No two hosts of a class have measured the same points.</p>")
+    longest = max(len(rows) for rows in panels.values())
+    height = len(panels) * (longest * _ROW_INCHES + 1.1)
     figure = Figure(figsize=(9, height), layout="constrained")
-    axes_of = figure.subplots(max(1, len(panels)), squeeze=False, sharex=True)[:, 0]
-    for axes, (title, rows) in zip(axes_of, panels.items(), strict=False):
+    axes_of = figure.subplots(len(panels), squeeze=False, sharex=True)[:, 0]
+    for axes, (title, rows) in zip(axes_of, panels.items(), strict=True):
+        axes.tick_params(labelbottom=True, labelsize=8)
         axes.axvspan(1 - tolerance, 1 + tolerance, color="#0000000f")
         axes.axvline(1, color=_QUIET, linewidth=1)
         for at, one in enumerate(reversed(rows)):
@@ -115,7 +120,7 @@ def fleet(standings: Sequence[Standing], tolerance: float) -> HTML:
         f"{one.host} {one.metric.title.lower()} {one.ratio:.3f} of its class, {one.verdict}"
         for one in standings
     )
-    return _inline(figure, f"Ratios to the class's median: {said or 'nothing was benchmarked'}")
+    return _inline(figure, f"Ratios to the class's median: {said}")
 
 
 def front(dots: Sequence[Dot], best: Sequence[Dot], chosen: str) -> HTML:
@@ -168,4 +173,8 @@ def _inline(figure: Figure, description: str) -> HTML:
     svg = out.getvalue()
     drawing = svg[svg.index("<svg") :]
     label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return HTML(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))  # type: ignore[no-untyped-call]
+    return _html(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+
+def _html(shown: str) -> HTML:
+    return HTML(shown)  # type: ignore[no-untyped-call]

@@ -24,6 +24,8 @@ def facts(rows: Mapping[str, str]) -> HTML:
 
 #: Jupyter aligns cells to the right and breaks no long word; a digest would push all else out.
 _CELL = "text-align: left; vertical-align: top; overflow-wrap: anywhere; white-space: pre-line"
+#: The name of a column is a few words, none of which should be broken.
+_HEAD = "text-align: left; vertical-align: top; white-space: nowrap"
 _COLUMNS = {"check": "20%", "verdict": "9%", "wants": "26%", "saw": ""}
 _BAD, _QUIET = "color: #c5221f; font-weight: 600", "opacity: .7"
 
@@ -33,15 +35,21 @@ def checks(made: Iterable[Check]) -> HTML:
     head = "".join(
         f'<th style="{_CELL}; width: {width}">{name}</th>' for name, width in _COLUMNS.items()
     )
-    rows = "".join(_row(check) for check in ordered(made))
+    told: set[tuple[str, str]] = set()
+    rows = "".join(_row(check, told) for check in ordered(made))
     style = "table-layout: fixed; width: 100%"
     return _display(f'<table style="{style}"><tr>{head}</tr>{rows}</table>')
 
 
-def _row(check: Check) -> str:
+def _row(check: Check, told: set[tuple[str, str]]) -> str:
+    """A row; why nothing could be asked, of a host out of reach, is told once."""
     as_wanted = check.ok and check.observed == check.expected
     saw = "as wanted" if as_wanted else _short(check.observed)
     said = [saw, _short(check.why), check.fix and f"To mend: {check.fix}"]
+    if not check.observed and check.why:
+        reason = (check.why, check.fix)
+        said = ["as above"] if reason in told else said
+        told.add(reason)
     cells = [
         (check.id, "font-weight: 600"),
         (check.verdict, "" if check.ok else _BAD),
@@ -120,8 +128,8 @@ def _interval(found: Estimate) -> str:
 def _html(frame: pd.DataFrame, *, header: bool = True) -> HTML:
     with pd.option_context("display.max_colwidth", _WIDTH):
         table = frame.to_html(index=False, header=header, border=0, justify="left")
-    for cell in ("td", "th"):
-        table = table.replace(f"<{cell}>", f'<{cell} style="{_CELL}">')
+    for cell, style in (("td", _CELL), ("th", _HEAD)):
+        table = table.replace(f"<{cell}>", f'<{cell} style="{style}">')
     return _display(table)
 
 
