@@ -99,14 +99,15 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
         raise RoostError(
             error.what, fix=f"the notebook as it ran: {run_dir / runs.EXECUTED}"
         ) from None
-    except OSError as error:
-        # What papermill could not write to its end is no notebook.
-        (run_dir / runs.EXECUTED).unlink(missing_ok=True)
-        with suppress(OSError):  # a folder with nothing in it is no run
-            run_dir.rmdir()
+    except (OSError, papermill_engine.NotWritten) as error:
+        with suppress(OSError):
+            # What papermill could not write to its end is no notebook.
+            (run_dir / runs.EXECUTED).unlink(missing_ok=True)
+            run_dir.rmdir()  # nor is a folder with nothing in it a run
+        why = error.why if isinstance(error, RoostError) else error.strerror
         raise RoostError(
             f"{run_dir}: the run cannot be kept",
-            why=error.strerror or type(error).__name__,
+            why=why or type(error).__name__,
             fix="make room, or keep runs elsewhere",
         ) from None
     except (DeadKernelError, CellTimeoutError, NoSuchKernel, RuntimeError) as error:

@@ -45,6 +45,13 @@ class NotebookFailed(RoostError, click.ClickException):  # noqa: N818 - names wh
         return str(self)
 
 
+class NotWritten(RoostError, click.ClickException):  # noqa: N818 - names what happened
+    """The notebook could not be written as it ran; nothing of it is left."""
+
+    def format_message(self) -> str:
+        return str(self)
+
+
 def declared(nb: Any) -> dict[str, bool]:
     """The notebook's parameters in order, and whether each must be given.
 
@@ -112,9 +119,20 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
         name = Path(str(options.get("input_path") or "notebook")).name
         check_parameters(name, nb, nb.metadata.papermill.get("parameters") or {})
         options.setdefault("kernel_manager_class", _Manager)
-        done = super().execute_notebook(nb, kernel_name, **options)
+        out = options.get("output_path")
+        try:
+            done = super().execute_notebook(nb, kernel_name, **options)
+        except OSError as error:
+            # It is written anew after every cell, and what could not be written to its end is none.
+            if out and Path(out).is_file():
+                Path(out).unlink(missing_ok=True)
+            raise NotWritten(
+                f"{out or name}: cannot be written",
+                why=error.strerror or type(error).__name__,
+                fix="make room, or choose another place",
+            ) from None
         # Without an output path papermill still has to write the notebook: it reports by itself.
-        if options.get("output_path"):
+        if out:
             _raise_first_error(name, done)
         return done
 

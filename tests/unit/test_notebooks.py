@@ -277,10 +277,12 @@ def test_unknown_host_or_inventory_is_refused_before_anything_runs(tmp_path: Pat
     assert not (tmp_path / "runs").exists()
 
 
-def papermill(*arguments: str) -> subprocess.CompletedProcess[str]:
+def papermill(*arguments: str, room: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Plain papermill; with ``room`` no file may grow beyond it, as on a full disk."""
     program = Path(sys.executable).with_name("papermill")
+    limit = [] if room is None else ["prlimit", f"--fsize={room}"]
     return subprocess.run(
-        [program, "--no-progress-bar", *arguments],
+        [*limit, program, "--no-progress-bar", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -296,6 +298,14 @@ def test_plain_papermill_is_as_strict(engine: Engine, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
+    # What makes no sense leaves no folder either.
+    done = papermill(
+        *ask, "-p", "inventory", inventory, "-p", "host", "spark-01", "-p", "long_context", "all"
+    )
+    assert done.returncode == 1
+    assert "Error: verify.ipynb: parameter long_context is 'all'" in done.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
     done = papermill(*ask, "-p", "inventory", inventory, "-p", "hosts", "spark-01")
     assert done.returncode == 2
     assert "no parameter 'hosts', did you mean host?; host must be given" in done.stderr
@@ -307,6 +317,16 @@ def test_plain_papermill_is_as_strict(engine: Engine, tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "answer_sum: expected an answer that says 4; observed 2+2 is 5." in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_plain_papermill_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    out = tmp_path / "out.ipynb"
+    given = ("-p", "inventory", "x", "-p", "host", "y")
+    done = papermill("notebooks/verify.ipynb", str(out), *given, room=3000)
+    assert done.returncode == 1
+    assert f"Error: {out}: cannot be written\n  why: File too large" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
 
 
 @pytest.mark.usefixtures("engine")
