@@ -83,7 +83,7 @@ def verify(
         # A notebook looks from elsewhere.
         reference = str(Path(reference).absolute())
     parameters = {
-        "runs_dir": str((given["runs_dir"] or Path("runs")).absolute()),
+        "runs_dir": _kept(given["runs_dir"]),
         "long_context": long_context,
         "long_context_seconds": long_context_seconds,
         "bad_requests": bad_requests,
@@ -207,7 +207,7 @@ def _compare_runs(
     from roost.measure import compare as comparing
     from roost.notebooks import Outcome
 
-    parameters = {"tolerance": tolerance, "runs_dir": str(runs_dir or Path("runs"))}
+    parameters = {"tolerance": tolerance, "runs_dir": _kept(runs_dir)}
     # Once here, so that a wrong name is refused before a kernel starts.
     begun = comparing.start(list(runs), **parameters)
     given = {
@@ -218,6 +218,11 @@ def _compare_runs(
     hosts = ", ".join(dict.fromkeys(run.result.host for run in begun.compared))
     outcome = Outcome(hosts, begun.folder, notebooks.execute("compare", given, begun.folder))
     report([outcome], as_json, "not compared")
+
+
+def _kept(runs_dir: Path | None) -> str:
+    """Where runs are kept, for a notebook: it takes what is relative from the repository's root."""
+    return str(runs_dir.absolute()) if runs_dir else "runs"
 
 
 def _execute(

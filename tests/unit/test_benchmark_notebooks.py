@@ -20,7 +20,7 @@ from tests.unit.deployments import write_lock
 from tests.unit.kept_runs import result
 from tests.unit.stand_in_engine import Container, Engine
 
-from roost import notebooks_cli, runs
+from roost import notebooks, notebooks_cli, runs
 from roost.deployment import from_variables
 from roost.errors import RoostError, UsageError
 from roost.measure.checks import Check
@@ -209,6 +209,24 @@ def test_wrong_names_are_refused_before_anything_runs(tmp_path: Path) -> None:
         assert isinstance(done.exception, UsageError)
         assert message in str(done.exception)
     assert not (tmp_path / "runs").exists()
+
+
+def test_runs_are_where_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As other options of a command line; without one, in the repository from wherever."""
+    (tmp_path / "kept" / "one").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(notebooks_cli.compare, ["one", "two", "--runs", "kept"])
+    assert str(done.exception).startswith(f"{tmp_path}/kept/one: no finished run")
+
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(
+        notebooks, "execute_all", lambda *_, parameters, **__: asked.append(parameters) or []
+    )
+    for options in ([], ["--runs", "kept"]):
+        CliRunner().invoke(notebooks_cli.verify, ["-i", "x", *options])
+    assert [one["runs_dir"] for one in asked] == ["runs", str(tmp_path / "kept")]
 
 
 def test_a_narrow_terminal_shows_what_is_worse(
