@@ -128,7 +128,7 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
                 Path(out).unlink(missing_ok=True)
             raise NotWritten(
                 f"{out or name}: cannot be written",
-                why=error.strerror or type(error).__name__,
+                why=error.strerror or str(error),
                 fix="make room, or choose another place",
             ) from None
         # Without an output path papermill still has to write the notebook: it reports by itself.

@@ -327,6 +327,8 @@ def test_plain_papermill_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
     assert f"Error: {out}: cannot be written\n  why: File too large" in done.stderr
     assert "Traceback" not in done.stderr
     assert not out.exists()
+    done = papermill("notebooks/verify.ipynb", f"{tmp_path}/nowhere/out.ipynb", *given)
+    assert f"why: output folder {tmp_path}/nowhere doesn't exist" in done.stderr
 
 
 @pytest.mark.usefixtures("engine")
