@@ -233,7 +233,11 @@ def test_a_load_that_nobody_waits_for_ends(tmp_path: Path) -> None:
         assert child.stdin
         child.stdin.close()
         assert child.wait(5) == 128 + signal.SIGTERM
-    assert not load.exists()
+    # What was told to end may take a moment to do so, on a machine with other work.
+    deadline = time.monotonic() + 5
+    while load.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
     assert not made.exists()
 
 
