@@ -95,6 +95,8 @@ def run_playbook(
             event_handler=watch,
             envvars={
                 "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+                # Ansible sees a terminal of ansible-runner's, whatever ours is.
+                **({} if sys.stdout.isatty() else {"ANSIBLE_NOCOLOR": "1"}),
                 # Ansible is beside this Python, also where nobody activated the environment.
                 "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
             },

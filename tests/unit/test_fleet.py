@@ -38,3 +38,17 @@ def test_signals_are_the_callers_own_again(monkeypatch: pytest.MonkeyPatch, stat
     else:
         assert fleet.run_playbook("deploy", INVENTORY).ok
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+    seen: dict[str, Any] = {}
+
+    def runs(**options: Any) -> Any:
+        seen.update(options["envvars"])
+        return run("successful")(**options)
+
+    monkeypatch.setattr(ansible_runner, "run", runs)
+    monkeypatch.setattr(fleet.sys.stdout, "isatty", lambda: terminal)
+    fleet.run_playbook("deploy", INVENTORY)
+    assert seen.get("ANSIBLE_NOCOLOR") == (None if terminal else "1")
