@@ -352,3 +352,12 @@ def test_a_terminal_s_lines_break_between_words_and_fixes_not_at_all() -> None:
     assert all(len(line) <= 40 for line in lines[:-1])
     assert lines[1].startswith("  word")
     assert [line for line in lines if line.startswith("    word")]
+
+
+def test_a_narrow_terminal_has_whole_words_of_each_term() -> None:
+    words = ["ornith-1.0-35b-heretic-nvfp4-dflash", "--on", "rtx5070ti-x2"]
+    shown = CliRunner().invoke(plan, words, env={"COLUMNS": "60"}).output
+    memory = shown.partition("KV pool:")[0]
+    assert "…" not in memory
+    assert "  CUDA context and NCCL        645.12 MiB  estimate\n" in memory
+    assert "\n  CUDA context and NCCL: measured on rtx3090" in memory

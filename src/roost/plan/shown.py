@@ -25,6 +25,8 @@ _VERDICTS: dict[Verdict, str] = {
 }
 #: From here on recipes stand on one line.
 _WIDE = 110
+#: Below this, what is said of a term stands below the terms.
+_NARROW = 80
 #: Hosts that are named with a finding before they are only counted.
 _NAMED = 6
 
@@ -108,13 +110,19 @@ def _memory(memory: Memory) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True)
+        narrow = Console().width < _NARROW
         for term in memory.terms:
-            table.add_row(f"  {term.name}", size(term.bytes), term.kind, term.extrapolation or "")
+            said = [] if narrow else [term.extrapolation or ""]
+            table.add_row(f"  {term.name}", size(term.bytes), term.kind, *said)
         # SGLang's pools take what there is.
         if memory.free_bytes is not None and not memory.estimated:
             off = memory.uncertainty_bytes or 0
-            table.add_row("  free", size(memory.free_bytes), "", f"± {size(off)}" if off else "")
+            said = [f"± {size(off)}" if off else ""]
+            table.add_row("  free", size(memory.free_bytes), *([] if narrow else [""]), *said)
         _print(table)
+        for term in memory.terms if narrow else ():
+            if term.extrapolation:
+                click.echo(_fitted(f"  {term.name}: {term.extrapolation}"))
     if memory.kv_pool_tokens is None:
         return
     estimated = " by estimate" if memory.estimated else ""
