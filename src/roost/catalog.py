@@ -505,6 +505,8 @@ class Recipe(Strict):
         Raises:
             UsageError: There is none of that name.
         """
+        if not self.variants:
+            raise UsageError(f"{self.id} has no variants", fix="name none")
         variant = _pick(self.variants, name, f"variant of {self.id}", f"roost recipes {self.id}")
         if variant.like is None:
             return variant

@@ -6,6 +6,7 @@ writes a flag. ``None`` everywhere means "not said": the engine's own default ho
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -113,22 +114,25 @@ def from_mapping(given: Any, where: str) -> Settings:
     try:
         return Settings(**{str(key): value for key, value in given.items()})
     except ValidationError as error:
-        reasons = []
+        reasons, fix = [], ""
         for item in error.errors():
             key = ".".join(str(part) for part in item["loc"]) or "settings"
             if item["type"] == "extra_forbidden":
-                reasons.append(f"{key}: no such setting")
+                near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+                reasons.append(
+                    f"{key}: no such setting" + (f", did you mean {near[0]}?" if near else "")
+                )
+                fix = fix if near else "settings are: " + ", ".join(Settings.model_fields)
             elif item["type"] == "string_type" and isinstance(item["input"], int | float):
                 reasons.append(
                     f"{key}: {item['input']} is a number; write it in quotes (without them YAML "
                     "makes numbers of digits, and 42798 of 0123456)"
                 )
             else:
-                reasons.append(f"{key}: {item['msg'].removeprefix('Value error, ')}")
-        raise UsageError(
-            f"{where}: " + "; ".join(dict.fromkeys(reasons)),
-            fix="settings are: " + ", ".join(Settings.model_fields),
-        ) from None
+                # Reasons of our own hold the value already.
+                shown = "" if item["type"] == "value_error" else f" (it is {item['input']!r})"
+                reasons.append(f"{key}: {item['msg'].removeprefix('Value error, ')}{shown}")
+        raise UsageError(f"{where}: " + "; ".join(dict.fromkeys(reasons)), fix=fix) from None
 
 
 def parse_assignments(pairs: Iterable[str]) -> Settings:

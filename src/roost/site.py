@@ -212,22 +212,24 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
     try:
         return HostVars.model_validate(given)
     except ValidationError as error:
-        reasons = []
+        reasons, fix = [], ""
         for item in error.errors():
             name = PREFIX + ".".join(str(part) for part in item["loc"])
             if item["type"] == "extra_forbidden":
-                near = difflib.get_close_matches(name, known_variables(), n=1)
-                hint = f", did you mean {near[0]}?" if near else ""
+                # Without the prefix, by which all are alike.
+                said = name.removeprefix(PREFIX)
+                near = difflib.get_close_matches(said, HostVars.model_fields, n=1)
+                hint = f", did you mean {PREFIX}{near[0]}?" if near else ""
                 reasons.append(f"{name} is no variable of roost{hint}")
+                fix = fix if near else "variables are: " + ", ".join(known_variables())
             elif item["type"] == "missing":
                 reasons.append(f"{name} is not set")
+                fix = "set it in group_vars or host_vars of the inventory; ids: `roost recipes`"
             elif PREFIX + str(item["loc"][0]) in SECRET_VARIABLES or item["type"] == _ACCOUNT:
                 reasons.append(f"{name}: {item['msg']}")
             else:
                 reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")
-        raise UsageError(
-            f"{host}: " + "; ".join(reasons), fix="variables are: " + ", ".join(known_variables())
-        ) from None
+        raise UsageError(f"{host}: " + "; ".join(reasons), fix=fix) from None
 
 
 def api_key(variables: Mapping[str, Any]) -> str | None:

@@ -179,6 +179,8 @@ def _reason(error: Any, location: Location) -> str:
         return "unknown key"
     if kind == "missing":
         return "is missing"
+    if kind == "model_type":
+        return f"must be a mapping of keys (it is {_shown(given)})"
     if kind == "string_type" and isinstance(given, bool | int | float | dt.date):
         return (
             f"is {type(given).__name__} {given} because it is not quoted; "

@@ -56,8 +56,9 @@ def test_a_revision_on_the_command_line_stays_text(text: str) -> None:
     [
         ("max_model_len", "--set max_model_len: must be key=value"),
         ("=1", "--set =1: must be key=value"),
-        ("max_model_length=1", "max_model_length: no such setting"),
-        ("max_model_len=lots", "max_model_len: Input should be a valid integer"),
+        ("max_model_length=1", "no such setting, did you mean max_model_len?"),
+        ("context=1", "context: no such setting\n  fix: settings are: max_model_len, "),
+        ("max_model_len=lots", "max_model_len: Input should be a valid integer (it is 'lots')"),
         ("max_model_len=0", "max_model_len: Input should be greater than or equal to 1"),
         ("gpu_memory_utilization=1.2", "less than or equal to 1"),
         ("image=vllm/vllm-openai:nightly", "names no digest"),

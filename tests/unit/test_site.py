@@ -44,7 +44,11 @@ def test_subclasses_that_ansible_hands_out_are_plain_again() -> None:
 @pytest.mark.parametrize(
     ("variables", "message"),
     [
-        ({}, "h: roost_hardware is not set; roost_recipe is not set"),
+        ({}, "h: roost_hardware is not set; roost_recipe is not set\n  fix: set it in"),
+        (
+            {**CPU, "roost_x": 1},
+            "roost_x is no variable of roost\n  fix: variables are: roost_h",
+        ),
         ({**CPU, "roost_prot": 1}, "roost_prot is no variable of roost, did you mean roost_port?"),
         ({**CPU, "roost_port": 99999}, "roost_port: Input should be less than or equal to 65535"),
         ({**CPU, "roost_port": "http"}, "roost_port: Input should be a valid integer"),
