@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 import click
 
 from roost import options
 
 if TYPE_CHECKING:
+    from io import BufferedReader
+
     from roost.diagnose import Diagnosis
 
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     help="Leave out what only the other engine says.",
 )
 @options.as_json
-def diagnose(file: IO[bytes], engine: str | None, as_json: bool) -> None:
+def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     """Say what is wrong in a log, why, and how to mend it.
 
     FILE is any log: an engine's, docker's, Ansible's, the kernel's, as it is or pasted; - reads
@@ -31,10 +33,16 @@ def diagnose(file: IO[bytes], engine: str | None, as_json: bool) -> None:
     """
     import roost.diagnose
 
+    empty = not file.peek(1)
     found = roost.diagnose.diagnose(file, engine=engine)
     if as_json:
         rows = [dataclasses.asdict(item) for item in found]
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif empty:
+        click.echo(
+            "nothing was read: the log is empty. Engines log to standard error, so a pipe needs "
+            "2>&1:\n  docker logs roost-llm 2>&1 | roost diagnose -"
+        )
     else:
         click.echo(describe(found), nl=False)
     if any(item.severity == "error" for item in found):

@@ -52,6 +52,9 @@ def test_a_healthy_log_and_an_empty_one_are_good() -> None:
     assert done.stdout.startswith("nothing wrong found\n")
     done = diagnose("-", "--json")
     assert (done.returncode, done.stdout, done.stderr) == (0, "[]\n", "")
+    done = diagnose("-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nothing was read: ")
 
 
 def test_only_one_engine_s(tmp_path: Path) -> None:
