@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from roost import options
 from roost.errors import RoostError, UsageError
 
 
@@ -20,7 +21,7 @@ from roost.errors import RoostError, UsageError
     help="Directory of the bundle; one that is there is gone on with.",
 )
 @click.option(
-    "--on", "hardware", multiple=True, metavar="HW", help="For this hardware; may repeat."
+    "--on", "hardware", multiple=True, metavar="HARDWARE", help="Hardware id; repeatable."
 )
 @click.option(
     "-i",
@@ -28,16 +29,11 @@ from roost.errors import RoostError, UsageError
     type=click.Path(path_type=Path),
     help="Pack what this inventory deploys, instead of recipes.",
 )
-@click.option("--hub", metavar="URL", help="Hub to fetch from (default: the public one).")
+@options.hub("Hub to fetch from (default: the public one).")
 @click.option(
     "--registry", metavar="HOST[:PORT]", help="Registry that serves every image (default: theirs)."
 )
-@click.option(
-    "--file",
-    "lock_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The lock file (default: roost.lock.yml, or the inventory's).",
-)
+@options.lock_file
 @click.option("--check", is_flag=True, help="Fetch nothing; read what is there and compare.")
 def bundle(
     recipe: tuple[str, ...],
@@ -72,7 +68,8 @@ def bundle(
     if bool(recipe) == bool(inventory) or bool(recipe) != bool(hardware):
         raise UsageError(
             "name recipes and hardware, or an inventory",
-            fix="roost bundle RECIPE… --on HW --to DIR, or roost bundle -i INVENTORY --to DIR",
+            fix="roost bundle RECIPE… --on HARDWARE --to DIR, or roost bundle -i INVENTORY "
+            "--to DIR",
         )
     if inventory is not None:
         contents = bundles.of_inventory(inventory, hub=hub, registry=registry, lock_file=lock_file)

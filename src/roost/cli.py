@@ -56,6 +56,25 @@ class _Group(click.Group):
             return command
         return super().get_command(ctx, cmd_name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Whole sentences, where click cuts them off at the end of the line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, it.get_short_help_str(200)) for name, it in commands if it])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name near misses, as click does for options."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            raise click.UsageError(error.message + hint, ctx) from None
+
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(roost.__version__, prog_name="roost")
@@ -89,6 +108,11 @@ def main() -> None:
     except BrokenPipeError:
         # The reader went away (`roost show … | head`); there is nobody left to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except OSError as error:
+        # A full disk, a directory that is not the user's: the place is what can be acted on.
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"roost: {place}{error.strerror or error}", err=True)
         sys.exit(1)
 
 
@@ -133,12 +157,7 @@ def recipes(recipe: str | None, as_json: bool) -> None:
     show_default=True,
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
-@click.option(
-    "--lock",
-    "lock_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where resolved revisions and digests stand (default: the checkout's roost.lock.yml).",
-)
+@options.lock_file
 def show(
     recipe: str,
     hardware: str,
@@ -197,11 +216,10 @@ def show(
     help="Also lock what this setting names (drafter_revision, image).",
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything drifted.")
-@click.option("--hub", metavar="URL", help="Hub or mirror to ask (default: the public one).")
+@options.hub("Hub or mirror to ask (default: the public one).")
 @click.option("--registry", metavar="HOST[:PORT]", help="Registry that serves every image.")
 @click.option(
-    "--file",
-    "lock_file",
+    "--lock-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="The lock file (default: roost.lock.yml, or the inventory's).",
 )

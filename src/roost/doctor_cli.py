@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from roost import options
-from roost.errors import RoostError, UsageError
+from roost.errors import RoostError
 from roost.probe_cli import JOBS, targets
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ class Examined:
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="HOST…")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option(
     "-i",
     "--inventory",
     type=click.Path(path_type=Path),
     help="HOSTs are names of this inventory; all of its hosts if none is given.",
 )
-@click.option("--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit.")
+@options.limit
 @click.option("-v", "--verbose", is_flag=True, help="Also what is good, check by check.")
 @options.as_json
 def doctor(
@@ -63,8 +63,6 @@ def doctor(
     """
     from roost import doctor as checks
 
-    if limit and inventory is None:
-        raise UsageError("--limit needs an inventory", fix="roost doctor -i INVENTORY --limit …")
     asked = targets(hosts, inventory, limit)
     done: list[Examined] = []
     with ThreadPoolExecutor(max_workers=JOBS) as pool:

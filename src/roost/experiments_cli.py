@@ -82,7 +82,11 @@ def compare_choices(
     help="Values to try; repeatable (default: half and double of what holds now).",
 )
 @click.option(
-    "--points", type=click.IntRange(min=2), default=12, show_default=True, help="At the most."
+    "--points",
+    type=click.IntRange(min=2),
+    default=12,
+    show_default=True,
+    help="Points to try at most.",
 )
 @click.option("--hours", type=click.FloatRange(min=0), help="Begin no point after so long.")
 @click.option("--users", type=int, help="Choose for so many at a time (default: the suite's most).")

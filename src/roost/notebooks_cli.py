@@ -27,12 +27,14 @@ def _over_hosts(jobs: int) -> Callable[[Callable[..., None]], Callable[..., None
         click.option(
             "--host", "hosts", multiple=True, metavar="HOST", help="Only this host; repeatable."
         ),
-        click.option(
-            "--limit", metavar="PATTERN", help="Only hosts that match, as Ansible's --limit."
-        ),
+        options.limit,
         options.runs_dir,
         click.option(
-            "--jobs", type=click.IntRange(min=1), default=jobs, show_default=True, help="At a time."
+            "--jobs",
+            type=click.IntRange(min=1),
+            default=jobs,
+            show_default=True,
+            help="Hosts at a time.",
         ),
         options.as_json,
     ]
@@ -123,7 +125,7 @@ def fleet(
 
 
 @click.command()
-@click.option("--suite", required=True, metavar="NAME", help="What to measure; see below.")
+@click.option("--suite", required=True, metavar="NAME", help="What to measure; see above.")
 @options.prompts
 @_over_hosts(jobs=4)
 def bench(suite: str, prompts: Path | None, **given: Any) -> None:
@@ -135,7 +137,10 @@ def bench(suite: str, prompts: Path | None, **given: Any) -> None:
     """
     from roost.measure import suites
 
+    # Once here, so that a mistake is refused before a kernel starts for each host.
     suites.suite(suite)
+    if prompts:
+        suites.read_prompts(prompts)
     parameters = {"suite": suite, "prompts": str(prompts.absolute()) if prompts else None}
     _execute("benchmark", parameters, "not measured", **given)
 
@@ -291,13 +296,14 @@ def _show(outcome: Outcome, undone: str) -> None:
     console = Console()
     if outcome.result is None:
         # Text, because an error's words are no markup.
-        console.print(Text(f"\n{outcome.host}: {undone}\n  {outcome.error}", style="red"))
+        text = Text(f"\n{outcome.host}: {undone}\n  {outcome.error}", style="red")
+        console.print(text, soft_wrap=True)  # paths stay whole
         return
     result = outcome.result
     console.print()
-    console.print(
-        Text(f"{result.host}: {result.recipe} on {result.hardware}, {result.speculation}", "bold")
-    )
+    # A run over several hosts may have none of these in common.
+    of = f": {result.recipe} on {result.hardware}, {result.speculation}" if result.recipe else ""
+    console.print(Text(f"{result.host}{of}", "bold"))
     table = Table(box=None, pad_edge=False)
     # A run's name may be longer than a narrow terminal, and what was observed must have room.
     narrow = console.width // 3 if console.width < _NARROW else None

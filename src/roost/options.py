@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, TypeVar
 
 import click
+
+from roost.errors import UsageError
+
+_Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
 inventory = click.option(
     "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
 )
-limit = click.option("--limit", metavar="PATTERN", help="Only these hosts.")
+limit = click.option(
+    "--limit", metavar="PATTERN", help="Only hosts that match this pattern, as Ansible's --limit."
+)
 ask_become_pass = click.option(
     "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
 )
 despite_rollout = click.option(
     "--despite-rollout", is_flag=True, help="Also hosts that take part in a rollout."
+)
+lock_file = click.option(
+    "--lock-file",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Where resolved revisions and digests stand (default: roost.lock.yml of the checkout).",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 runs_dir = click.option(
@@ -23,6 +38,19 @@ runs_dir = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Where runs are kept (default: runs/ in the repository).",
 )
+
+
+def hub(meaning: str) -> Callable[[_Verb], _Verb]:
+    """``--hub URL``; what it is asked for differs by verb."""
+
+    def check(_: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+        if url and not re.match(r"https?://[^\s/]+", url):
+            raise click.BadParameter("must begin with http:// or https://", param=parameter)
+        return url
+
+    return click.option("--hub", metavar="URL", callback=check, help=meaning)
+
+
 prompts = click.option(
     "--prompts",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -38,8 +66,20 @@ tolerance = click.option(
 
 
 def password(ask: bool) -> str | None:
-    """Sudo's, if it is to be asked for."""
+    """Sudo's, if it is to be asked for: at the terminal, or where there is none a line of stdin.
+
+    Raises:
+        UsageError: There is no terminal, and nothing on standard input.
+    """
     if not ask:
         return None
-    answer: str = click.prompt("sudo password", hide_input=True)
-    return answer
+    if sys.stdin.isatty():
+        answer: str = click.prompt("sudo password", hide_input=True)
+        return answer
+    if line := sys.stdin.readline().rstrip("\n"):
+        return line
+    raise UsageError(
+        "--ask-become-pass: there is no password to read",
+        why="standard input is no terminal, and it is empty",
+        fix="run it in a terminal, or pipe the password in",
+    )

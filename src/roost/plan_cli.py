@@ -22,7 +22,7 @@ from roost.hosts import HostFacts
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
 @click.option(
     "--host-facts",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
     help="Plan for a probed host (`roost probe --json`) instead of its profile.",
 )
 @click.option(
@@ -31,8 +31,8 @@ from roost.hosts import HostFacts
     type=click.Path(path_type=Path),
     help="Plan every host of this inventory, as its variables say, instead of a RECIPE.",
 )
-@click.option("--limit", metavar="PATTERN", help="Only hosts that match (Ansible's pattern).")
-@click.option("--hub", metavar="URL", help="Read configs and headers from this hub.")
+@options.limit
+@options.hub("Read configs and headers from this hub.")
 @click.option(
     "--models",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
@@ -45,12 +45,7 @@ from roost.hosts import HostFacts
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw the frontier into this file (.png or .svg).",
 )
-@click.option(
-    "--lock",
-    "lock_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Where resolved revisions stand (default: the checkout's roost.lock.yml).",
-)
+@options.lock_file
 @options.as_json
 @click.pass_context
 def plan(
@@ -75,10 +70,13 @@ def plan(
         _only_with_recipe(context)
         refused = _hosts(inventory, limit, hub, models, accept, as_json)
     elif recipe is None or hardware is None or limit is not None:
+        if limit is not None:
+            raise UsageError("--limit needs an inventory", fix="add -i INVENTORY")
         raise UsageError(
-            "--limit goes with an inventory"
-            if limit is not None
-            else "nothing to plan: a RECIPE and --on HARDWARE, or -i INVENTORY"
+            "nothing to plan: "
+            + ("no hardware is named" if recipe else "neither a recipe nor an inventory is named"),
+            fix=f"roost plan {recipe or 'RECIPE'} --on HARDWARE, or roost plan -i INVENTORY; "
+            "`roost recipes` lists both ids",
         )
     else:
         refused = _recipe(recipe, hardware, hub, models, accept, as_json, **one)
@@ -91,8 +89,9 @@ def _only_with_recipe(context: click.Context) -> None:
     for parameter in context.command.params:
         given = context.params.get(parameter.name or "")
         if given and parameter.name not in _WITH_INVENTORY:
+            said = "RECIPE" if parameter.name == "recipe" else parameter.opts[0]
             raise UsageError(
-                f"{parameter.opts[0]} does not go with an inventory",
+                f"{said} does not go with an inventory",
                 why="each host's variables say what runs there",
                 fix="plan a RECIPE --on HARDWARE, or set the host's roost_* variables",
             )

@@ -22,15 +22,16 @@ JOBS = 8
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="HOST…")
+@click.argument("hosts", nargs=-1, metavar="[HOST]...")
 @click.option(
     "-i",
     "--inventory",
     type=click.Path(path_type=Path),
     help="HOSTs are names of this inventory; all of its hosts if none is given.",
 )
+@options.limit
 @options.as_json
-def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None:
+def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_json: bool) -> None:
     """Say what hosts are, and print an inventory to start from.
 
     HOST is an ssh destination (host, user@host, user@host:port, or a name of ~/.ssh/config), or,
@@ -41,7 +42,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None
 
     known = catalog.current()
     probed = []
-    for item in _probe_all(targets(hosts, inventory)):
+    for item in _probe_all(targets(hosts, inventory, limit)):
         probed.append(item)
         if not as_json:
             click.echo(probing.describe(item, known) + "\n")
@@ -59,9 +60,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, as_json: bool) -> None
         raise RoostError(f"{len(failed)} of {len(probed)} not probed: {', '.join(failed)}")
 
 
-def targets(
-    names: tuple[str, ...], path: Path | None, limit: str | None = None
-) -> Mapping[str, Host]:
+def targets(names: tuple[str, ...], path: Path | None, limit: str | None) -> Mapping[str, Host]:
     """The hosts to ask, by the name they were asked for under.
 
     Args:
@@ -70,13 +69,15 @@ def targets(
         limit: An Ansible host pattern, for an inventory.
 
     Raises:
-        UsageError: No host, no such host, or no such inventory.
+        UsageError: No host, no such host, no such inventory, or a pattern without one.
     """
     from roost import inventory, probing
 
     if path is not None:
         loaded = inventory.load(path, limit)
         return {name: loaded.host(name) for name in names} if names else loaded.hosts
+    if limit:
+        raise UsageError("--limit needs an inventory", fix="add -i INVENTORY")
     if not names:
         raise UsageError(
             "no host to ask",

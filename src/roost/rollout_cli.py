@@ -46,11 +46,6 @@ def rollout(
     """
     from roost.rollout import run
 
-    password = None
-    if ask_become_pass and sys.stdin.isatty():
-        password = options.password(True)
-    elif ask_become_pass:
-        password = sys.stdin.readline().rstrip("\n")
     folder, found = run.run(
         inventory,
         limit=limit,
@@ -60,7 +55,7 @@ def rollout(
         resume=resume,
         take_over=take_over,
         runs_dir=runs_dir,
-        become_password=password,
+        become_password=options.password(ask_become_pass),
         say=lambda line: click.echo(line, err=as_json),
     )
     if as_json:

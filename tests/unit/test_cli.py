@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
+
+from roost import options
+from roost.cli import cli
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
 
@@ -18,8 +24,15 @@ def roost(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         cwd=cwd,
+        stdin=subprocess.DEVNULL,
         check=False,
     )
+
+
+def verbs() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {name: command for name, command in found.items() if command}
 
 
 def test_recipes_as_json() -> None:
@@ -87,6 +100,15 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["deploy", "-i", "no/such"], 2, "no such inventory"),
         (["lock", "nope"], 2, "is not in the catalogue"),
         (["frobnicate"], 2, "No such command"),
+        (["plann"], 2, "Did you mean plan?"),
+        (["show", "smollm2-135m", "--on", "cpu", "--variant", "x"], 2, "has no variants"),
+        (["show", "smollm2-135m", "--on", "cpu", "--lock-file", "x.yml"], 2, "does not exist"),
+        (["plan", "smollm2-135m", "--on", "cpu", "--host-facts", "x"], 2, "does not exist"),
+        (["plan", "smollm2-135m", "--on", "cpu", "--hub", "hub.local"], 2, "begin with http"),
+        (["lock", "smollm2-135m", "--hub", "hub.local"], 2, "begin with http"),
+        (["probe", "--limit", "x"], 2, "--limit needs an inventory"),
+        (["deploy", "-i", "inventory/lab", "-K"], 2, "no password to read"),
+        (["bench", "-i", "inventory/lab", "--suite", "gate", "--prompts", __file__], 2, "neither"),
     ],
 )
 def test_mistakes(tmp_path: Path, words: list[str], code: int, message: str) -> None:
@@ -96,12 +118,16 @@ def test_mistakes(tmp_path: Path, words: list[str], code: int, message: str) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_damaged_lock_is_one_message(tmp_path: Path) -> None:
-    (tmp_path / "roost.lock.yml").write_text("models: [\n")
-    lock = ("--lock", "roost.lock.yml")
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("models: [\n", "2: "), ("models\n", "1: (the whole file): must be a mapping of keys")],
+)
+def test_a_damaged_lock_is_one_message(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "roost.lock.yml").write_text(text)
+    lock = ("--lock-file", "roost.lock.yml")
     done = roost("show", "smollm2-135m", "--on", "cpu", *lock, cwd=tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith("roost: roost.lock.yml:2: ")
+    assert done.stderr.startswith(f"roost: roost.lock.yml:{message}")
     assert "Traceback" not in done.stderr
 
 
@@ -114,7 +140,7 @@ def test_lock_says_what_it_could_not_ask_and_keeps_the_rest(tmp_path: Path) -> N
         "http://127.0.0.1:9",
         "--registry",
         "http://127.0.0.1:9",
-        "--file",
+        "--lock-file",
         "roost.lock.yml",
         cwd=tmp_path,
     )
@@ -138,3 +164,37 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     roost_process.stderr.close()
     assert roost_process.wait() == 1
     assert stderr == ""
+
+
+def test_a_full_disk_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "roost.cli", "recipes", "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "roost: No space left on device\n")
+
+
+def test_the_list_of_verbs_has_whole_sentences() -> None:
+    listed = CliRunner().invoke(cli, ["--help"], env={"COLUMNS": "80"}).output
+    assert "..." not in listed.partition("Commands:")[2]
+
+
+def test_an_option_has_one_name_in_all_verbs() -> None:
+    spelled: dict[str, set[tuple[str, ...]]] = {}
+    for command in verbs().values():
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name:
+                spelled.setdefault(parameter.name, set()).add(tuple(parameter.opts))
+    assert {name: names for name, names in spelled.items() if len(names) > 1} == {}
+
+
+def test_a_password_is_asked_for_at_a_terminal_and_read_from_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\nmore\n"))
+    assert options.password(True) == "secret"
+    assert options.password(False) is None

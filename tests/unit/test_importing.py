@@ -272,4 +272,4 @@ def test_what_a_user_sees(tmp_path: Path) -> None:
     assert "is there already" in again.stderr
     assert target.read_text() == before
     assert "a catalogue reads only .yml" in run(sample, "-o", str(tmp_path / "x.yaml")).stderr
-    assert "no such file" in run(str(tmp_path / "absent.yaml")).stderr
+    assert "does not exist" in run(str(tmp_path / "absent.yaml")).stderr

@@ -203,13 +203,13 @@ def test_hosts_that_run_are_exit_code_0(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["-i", "inventory/spark", FP8], "recipe does not go with an inventory"),
+        (["-i", "inventory/spark", FP8], "RECIPE does not go with an inventory"),
         (["-i", "inventory/spark", "--on", "gb10"], "--on does not go with an inventory"),
         (["-i", "inventory/spark", "--set", "max_num_seqs=1"], "--set does not go with"),
         (["-i", "inventory/spark", "--frontier"], "--frontier does not go with"),
         ([FP8], "nothing to plan"),
         ([], "nothing to plan"),
-        ([FP8, "--on", "gb10", "--limit", "x"], "--limit goes with an inventory"),
+        ([FP8, "--on", "gb10", "--limit", "x"], "--limit needs an inventory"),
     ],
 )
 def test_a_recipe_or_an_inventory(words: list[str], message: str) -> None:
