@@ -285,7 +285,7 @@ def deploy(
         bad = ", ".join([*result.failed, *result.unreachable])
         raise RoostError(f"deploy failed on: {bad or 'no host in particular'} ({result.status})")
     click.echo(
-        "deployed: "
+        ("checked, nothing was changed: " if check else "deployed: ")
         + ", ".join(f"{host} (changed={result.changed.get(host, 0)})" for host in result.hosts)
     )
 

@@ -81,6 +81,13 @@ def verify(
 
     Runs notebooks/verify.ipynb for every host and exits 1 if a check failed anywhere.
     """
+    from roost.measure.longcontext import LEAST_TOKENS
+
+    if long_context and long_context < LEAST_TOKENS:
+        raise UsageError(
+            f"--long-context {long_context}: is too short for a long prompt",
+            fix=f"{LEAST_TOKENS} or more, 0 for none, or leave it out for all that fits",
+        )
     if reference is not None and Path(reference).is_dir():
         # A notebook looks from elsewhere.
         reference = str(Path(reference).absolute())

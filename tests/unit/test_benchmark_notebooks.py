@@ -243,3 +243,25 @@ def test_a_narrow_terminal_shows_what_is_worse(
     said = capsys.readouterr().out
     assert "FAILED" in said
     assert "-20.2 %" in said
+
+
+def test_a_run_over_several_hosts_is_headed_by_its_name_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nothing = result(ok=False).model_copy(
+        update={"host": "mine", "recipe": "", "hardware": "", "speculation": ""}
+    )
+    with pytest.raises(SystemExit):
+        notebooks_cli.report([Outcome("mine", tmp_path, nothing)], False, "not looked at")
+    assert "mine\n" in capsys.readouterr().out
+
+
+def test_a_path_in_an_error_stays_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    path = "/somewhere/that/is/longer/than/forty/columns.ipynb"
+    failed = Outcome("a", tmp_path, None, RoostError("x.ipynb: no", fix=f"look at {path}"))
+    with pytest.raises(SystemExit):
+        notebooks_cli.report([failed], False, "not verified")
+    assert path in capsys.readouterr().out

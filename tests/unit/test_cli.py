@@ -12,7 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from roost import options
+from roost import fleet, options
 from roost.cli import cli
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
@@ -108,6 +108,7 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["lock", "smollm2-135m", "--hub", "hub.local"], 2, "begin with http"),
         (["probe", "--limit", "x"], 2, "--limit needs an inventory"),
         (["deploy", "-i", "inventory/lab", "-K"], 2, "no password to read"),
+        (["verify", "-i", "inventory/lab", "--long-context", "500"], 2, "512 or more"),
         (["bench", "-i", "inventory/lab", "--suite", "gate", "--prompts", __file__], 2, "neither"),
     ],
 )
@@ -164,6 +165,20 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
     roost_process.stderr.close()
     assert roost_process.wait() == 1
     assert stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("check", "said"), [(False, "deployed: "), (True, "checked, nothing was ")]
+)
+def test_a_check_deploys_nothing_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, check: bool, said: str
+) -> None:
+    done = fleet.PlayResult("successful", changed={"a": 2}, hosts=["a"])
+    monkeypatch.setattr(fleet, "run_playbook", lambda *_, **__: done)
+    words = ["deploy", "-i", "inventory/lab", *(["--check"] if check else [])]
+    output = CliRunner().invoke(cli, words).output
+    assert output.startswith(said)
+    assert output.endswith(": a (changed=2)\n")
 
 
 def test_a_full_disk_is_one_message() -> None:

@@ -100,7 +100,9 @@ def not_pinned(s: Subject) -> Iterator[Finding]:
     spec = s.resolved.spec
     if not spec.unresolved:
         return
-    fixes = [f"roost lock {s.resolved.recipe.id}"] if spec.lockable else []
+    fixes = (
+        [f"roost lock -i INVENTORY, or roost lock {s.resolved.recipe.id}"] if spec.lockable else []
+    )
     yield Finding(
         id="not-pinned",
         severity="info",
