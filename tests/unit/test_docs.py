@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
@@ -27,8 +28,40 @@ def test_reference_is_generated_from_the_code() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target in re.findall(r"\]\(([^)\s:]+)\)", page.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        assert file.exists(), f"{page.name} links to {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name} links to {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name in a page: its headings, as GitHub spells them."""
+    text = re.sub(r"(?ms)^```.*?^```", "", page.read_text(encoding="utf-8"))
+    headings = re.findall(r"(?m)^#+ (.*)$", text)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(text: str) -> list[str]:
+    """Command lines of roost in a page's blocks, without comments and what is piped into them."""
+    blocks = "".join(re.findall(r"(?ms)^```\w*\n(.*?)^```", text)).replace("\\\n", " ")
+    lines = re.findall(r"(?m)^(?:\$ )?(?:.*\| )?(roost .*?)(?: +#.*)?$", blocks)
+    return [line.replace("[", " ").replace("]", " ").replace("…", " ") for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_have_the_options_that_they_are_shown_with(page: Path) -> None:
+    for line in commands(page.read_text(encoding="utf-8")):
+        words, command, context = shlex.split(line)[1:], cli, None
+        if words[0] == "--catalog":
+            words = words[2:]
+        while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+            context = click.Context(command, context)
+            command, words = command.get_command(context, words[0]), words[1:]
+            assert command, f"{page.name}: no such verb: {line}"
+        # Files that are not here, and what is left out of a line, are no fault of the page.
+        with contextlib.suppress(click.BadParameter, click.exceptions.Exit):
+            command.make_context(line, words, context)
 
 
 def papermill_lines(text: str) -> list[list[str]]:
