@@ -35,8 +35,9 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_
     """Say what hosts are, and print an inventory to start from.
 
     HOST is an ssh destination (host, user@host, user@host:port, or a name of ~/.ssh/config), or,
-    with -i, a host of the inventory. Nothing is changed there and root is not needed. Exits 1 if
-    a host could not be probed.
+    with -i, a host of the inventory. Nothing is changed there and root is not needed. What a host
+    is goes to standard error, so `> inventory/NAME/hosts.yml` keeps the inventory. Exits 1 if a
+    host could not be probed.
     """
     from roost import catalog, probing
 
@@ -45,7 +46,8 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_
     for item in _probe_all(targets(hosts, inventory, limit)):
         probed.append(item)
         if not as_json:
-            click.echo(probing.describe(item, known) + "\n")
+            # Beside the inventory, so that `> inventory/mine/hosts.yml` keeps just that.
+            click.echo(probing.describe(item, known) + "\n", err=True)
     failed = [item.asked for item in probed if item.error]
     if as_json:
         click.echo(

@@ -368,6 +368,14 @@ def test_the_machine_itself_is_probed(tmp_path: Path) -> None:
     assert row["facts"]["memory_total_bytes"] > 0
 
 
+def test_what_goes_into_a_file_is_an_inventory(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.yml"
+    path.write_text("all: {hosts: {here: {ansible_connection: local}}}\n")
+    done = CliRunner().invoke(probe_cli.probe, ["-i", str(path)])
+    assert list(yaml.safe_load(done.stdout)["all"]["hosts"]) == ["here"]
+    assert done.stderr.startswith("here\n  hardware ")
+
+
 def test_no_host_is_a_mistake() -> None:
     done = CliRunner().invoke(probe_cli.probe, [])
     assert isinstance(done.exception, UsageError)
