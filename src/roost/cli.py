@@ -72,7 +72,7 @@ class _Group(click.Group):
             import difflib
 
             near = difflib.get_close_matches(args[0], self.list_commands(ctx))
-            hint = f" Did you mean {' or '.join(near)}?" if near else ""
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
             raise click.UsageError(error.message + hint, ctx) from None
 
 

@@ -100,7 +100,7 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["deploy", "-i", "no/such"], 2, "no such inventory"),
         (["lock", "nope"], 2, "is not in the catalogue"),
         (["frobnicate"], 2, "No such command"),
-        (["plann"], 2, "Did you mean plan?"),
+        (["plann"], 2, "Did you mean 'plan'?"),
         (["show", "smollm2-135m", "--on", "cpu", "--variant", "x"], 2, "has no variants"),
         (["show", "smollm2-135m", "--on", "cpu", "--lock-file", "x.yml"], 2, "does not exist"),
         (["plan", "smollm2-135m", "--on", "cpu", "--host-facts", "x"], 2, "does not exist"),
