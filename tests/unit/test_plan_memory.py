@@ -594,7 +594,8 @@ def test_invariants(
     assert 0 <= said.kv_cache_bytes - said.num_blocks * said.block_bytes < said.block_bytes
     assert said.block_bytes <= said.page_size_bytes * said.layers_per_group
 
-    # More bytes never hold fewer tokens, a state more per sequence never more of them.
+    # More bytes never hold fewer tokens, a state more per sequence never more of them. Caching may
+    # also take larger blocks, which divide the pool otherwise.
     richer = pool(
         target,
         drafter,
@@ -603,7 +604,8 @@ def test_invariants(
     )
     assert richer.kv_pool_tokens >= said.kv_pool_tokens
     cached = pool(target, drafter, rules=rules, **{**arguments, "prefix_caching": True})
-    assert cached.kv_pool_tokens <= said.kv_pool_tokens
+    if cached.attention_block_size == said.attention_block_size:
+        assert cached.kv_pool_tokens <= said.kv_pool_tokens
 
     # The bytes that one request needs will do, and one byte less will not.
     just = {**arguments, "kv_cache_bytes": said.bytes_for_one_request}
