@@ -19,7 +19,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
 from roost.errors import RoostError, UsageError
-from roost.lab import controller, hubstore, network, paths, processes, registry
+from roost.lab import controller, hubstore, network, paths, preload, processes, registry
 from roost.lab.fixtures import Place, SharedLab
 from roost.lab.hosts import SUDO_PASSWORD, SUDO_USER, Host, HostSpec
 from roost.lab.lab import Lab, LabSpec
@@ -321,6 +321,32 @@ def test_an_image_goes_through_the_registry_by_digest(lab: SharedLab) -> None:
         subprocess.run(
             ["rm", "-rf", str(paths.registry_storage(lab.lab.cache) / place)], check=True
         )
+
+
+def test_what_one_host_has_pulled_is_on_another_without_the_registry(
+    lab: SharedLab, tmp_path: Path
+) -> None:
+    one, other = lab.host(fresh=True), lab.host(fresh=True)
+    repository = f"{lab.lab.site.registry}/roost-tests/shared"
+    import_tiny(one, f"{repository}:1")
+    pushed = one.exec(["docker", "push", f"{repository}:1"])
+    digest = pushed.stdout.split("digest: ")[1].split()[0]
+    one.exec(["docker", "rmi", f"{repository}:1"])
+    try:
+        preload.have(one, f"roost-tests/shared@{digest}", tmp_path, print)
+    finally:
+        place = "docker/registry/v2/repositories/roost-tests"
+        subprocess.run(
+            ["rm", "-rf", str(paths.registry_storage(lab.lab.cache) / place)], check=True
+        )
+    preload.have(other, f"roost-tests/shared@{digest}", tmp_path, print)
+    named = ["docker", "images", "--digests", "--format", "{{.Repository}}@{{.Digest}}"]
+    for host in (one, other):
+        assert host.exec(named).stdout.split() == [f"{repository}@{digest}"]
+    # Of its own all the same: what goes on the one stays on the other.
+    assert one.exec(["docker", "rmi", f"{repository}@{digest}"]).returncode == 0
+    ran = other.exec(["docker", "run", "--rm", f"{repository}@{digest}", "/usr/bin/true"])
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_a_registry_for_a_while(tmp_path: Path) -> None:

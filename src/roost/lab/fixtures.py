@@ -62,8 +62,22 @@ class SharedLab:
         self.lab.up(_say)
         return self.lab
 
-    def host(self, profile: str = "cpu", *, fresh: bool = False, **properties: Any) -> Host:
-        """A running host that plays ``profile``; properties are those of ``HostSpec``."""
+    def host(
+        self,
+        profile: str = "cpu",
+        *,
+        fresh: bool = False,
+        image: str | None = None,
+        **properties: Any,
+    ) -> Host:
+        """A running host that plays ``profile``; properties are those of ``HostSpec``.
+
+        Args:
+            profile: The machine it plays.
+            fresh: One that no other test sees.
+            image: ``repository@sha256:…`` of the lab's registry, to be there without a pull.
+            properties: Of its ``HostSpec``.
+        """
         key = HostSpec(name="any", profile=profile, **properties)
         name = None if fresh else self._by_properties.get(key)
         if name is None:
@@ -76,7 +90,12 @@ class SharedLab:
             rootfs=self._rootfs,
         )
         self.lab.up(_say)
-        return self.lab.hosts[name]
+        host = self.lab.hosts[name]
+        if image is not None:
+            from roost.lab import preload
+
+            preload.have(host, image, self.lab.cache, _say)
+        return host
 
     def down(self) -> None:
         """Take it down, with all hosts."""
