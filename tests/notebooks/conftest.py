@@ -10,6 +10,7 @@ from tests.playbooks.playbook import ROOT, deploy, inventory
 from roost import inventory as inventories
 from roost import notebooks, runs
 from roost.deployment import Deployment, from_variables
+from roost.lab.build import Artefacts, engine
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 
@@ -38,10 +39,9 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed(
-    shared_lab: SharedLab, artefacts: object, tmp_path_factory: pytest.TempPathFactory
+    shared_lab: SharedLab, artefacts: Artefacts, tmp_path_factory: pytest.TempPathFactory
 ) -> Deployed:
-    assert artefacts
-    host = shared_lab.host("cpu")
+    host = shared_lab.host("cpu", image=f"{engine.REPOSITORY}@{artefacts.image_digest}")
     lab = shared_lab.lab
     where = inventory(
         tmp_path_factory.mktemp("site"),
@@ -50,6 +50,7 @@ def deployed(
         roost_hardware="cpu",
         roost_recipe="smollm2-135m",
         roost_lock_file=str(lab.lock_file),
+        roost_hub_client=False,  # the lab's hub needs none
     )
     play = deploy(where)
     assert play.code == 0, play.output

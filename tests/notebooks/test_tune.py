@@ -38,8 +38,9 @@ def standin(
 ) -> Deployed:
     """A host that serves with the stand-in."""
     assert artefacts
-    host = shared_lab.host("cpu", fresh=True)
     lab = shared_lab.lab
+    image = standin_image(lab.cache, print)
+    host = shared_lab.host("cpu", fresh=True, image=image)
     where = inventory(
         tmp_path_factory.mktemp("site"),
         lab,
@@ -47,9 +48,10 @@ def standin(
         roost_hardware="cpu",
         roost_recipe="smollm2-135m",
         roost_lock_file=str(lab.lock_file),
+        roost_hub_client=False,  # the lab's hub needs none
         # One seat of the stand-in serves four users one after the other, four serve them together.
         roost_settings={
-            "image": standin_image(lab.cache, print),
+            "image": image,
             "extra_args": ["--standin-tokens-per-second=1000"],
             "max_num_seqs": 1,
         },

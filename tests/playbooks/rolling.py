@@ -83,7 +83,7 @@ def fleet(shared_lab: SharedLab, folder: Path, count: int, **variables: Any) -> 
     shared_lab.lab.registry.start()
     image = standin_image(shared_lab.lab.cache, print)
     gate = shared_lab.host("cpu", fresh=True, docker=False, gateway=True)
-    hosts = [shared_lab.host("cpu", fresh=True) for _ in range(count)]
+    hosts = [shared_lab.host("cpu", fresh=True, image=image) for _ in range(count)]
     where = inventory(
         folder / "inventory",
         shared_lab.lab,
@@ -91,6 +91,7 @@ def fleet(shared_lab: SharedLab, folder: Path, count: int, **variables: Any) -> 
         roost_recipe=MODEL,
         roost_lock_file=str(shared_lab.lab.lock_file),
         roost_ready_timeout=20,
+        roost_hub_client=False,  # the lab's hub needs none
         roost_speed_floor=0.5,
         **variables,
     )

@@ -117,7 +117,7 @@ def standin_site(shared_lab: SharedLab, folder: Path, **variables: Any) -> Site:
     lab = shared_lab.lab
     lab.registry.start()
     image = standin_image(lab.cache, print)
-    host = shared_lab.host("cpu", fresh=True)
+    host = shared_lab.host("cpu", fresh=True, image=image)
     where = inventory(
         folder,
         shared_lab.lab,
@@ -125,6 +125,7 @@ def standin_site(shared_lab: SharedLab, folder: Path, **variables: Any) -> Site:
         roost_recipe="smollm2-135m",
         roost_lock_file=str(shared_lab.lab.lock_file),
         roost_ready_timeout=60,
+        roost_hub_client=False,  # the lab's hub needs none
         **variables,
     )
     return Site(host, where, image)

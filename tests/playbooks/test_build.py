@@ -125,9 +125,11 @@ class Builds:
     """
 
     def __init__(self, lab: SharedLab, folder: Path) -> None:
-        self.host = lab.host("cpu", fresh=True)
+        image = standin_image(lab.lab.cache, print)
+        # This Docker's BuildKit asks every registry for TLS, and none for an image that is there.
+        self.host = lab.host("cpu", fresh=True, image=image)
         self.gateway = str(lab.lab.spec.gateway.ip)
-        self.base = f"{self.gateway}:5000/{standin_image(lab.lab.cache, print)}"
+        self.base = f"{self.gateway}:5000/{image}"
         self.forge = Forge(folder / "forge")
         self._inventory = inventory(
             folder / "inventory",
@@ -140,8 +142,6 @@ class Builds:
             engine_image_progress_interval=0.5,
         )
         self._catalogues = folder / "catalogues"
-        # This Docker's BuildKit asks every registry for TLS, and none for an image that is there.
-        self.sh(f"docker pull -q {self.base}")
 
     @contextmanager
     def reachable(self) -> Iterator[None]:

@@ -131,7 +131,7 @@ def fleet(
     shared_lab.lab.registry.start()
     image = standin_image(shared_lab.lab.cache, print)
     gate = shared_lab.host("cpu", fresh=True, docker=False, gateway=True)
-    hosts = [shared_lab.host("cpu", fresh=True) for _ in range(2)]
+    hosts = [shared_lab.host("cpu", fresh=True, image=image) for _ in range(2)]
     document = shared_lab.lab.inventory()
     names = {gate.name, *(host.name for host in hosts)}
     everyone = document["all"]["hosts"]
@@ -140,6 +140,7 @@ def fleet(
         "roost_recipe": "smollm2-135m",
         "roost_lock_file": str(shared_lab.lab.lock_file),
         "roost_ready_timeout": 60,
+        "roost_hub_client": False,  # the lab's hub needs none
         "gateway_api_keys": {"tests": KEY},
     }
     where = tmp_path_factory.mktemp("gateway") / "hosts.yml"
