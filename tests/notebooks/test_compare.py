@@ -1,4 +1,6 @@
-"""Choices of speculation against each other, on a deployed lab host with the real engine."""
+"""Deployments against each other, on a lab host with the real engine: choices of speculation, and
+settings.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,13 @@ from tests.notebooks.conftest import Deployed
 from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import ROOT
 
-from roost import runs
+from roost import experiment, releases, runs, tuning
+from roost import inventory as inventories
+from roost.deployment import from_variables
+from roost.launch import CONTAINER
 from roost.measure import choices, compare, points
 
-# Four starts of the engine and twelve loads: minutes, and more on a machine with other work.
+# Starts of the engine, and loads: minutes, and more on a machine with other work.
 pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(1800)]
 
 #: The drafter was trained on the one, and has never seen the like of the other.
@@ -39,7 +44,7 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert release(deployed) == before
-    assert deployed.host.exec(["readlink", "/var/lib/roost/releases/held"]).returncode != 0
+    assert not holding(deployed)
 
     (outcome,) = json.loads(done.stdout)
     result = runs.read(Path(outcome["run"]))
@@ -82,9 +87,62 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     assert {*whole, "learned-c1"} <= set(held)
 
 
+def test_settings_are_searched_by_the_line_of_the_readme(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    checkout = Checkout(tmp_path, deployed.where, deployed.host.name)
+    before, command = release(deployed), list(deployed.deployment().spec.command)
+    done = checkout.run("tune")
+    assert done.returncode == 0, done.stderr
+    assert release(deployed) == before
+    assert not holding(deployed)
+    serves = deployed.host.exec(["docker", "inspect", CONTAINER]).stdout
+    assert json.loads(serves)[0]["Config"]["Cmd"] == command
+
+    (file,) = checkout.runs.glob(f"*/{tuning.SNIPPET}")
+    result = runs.read(file.parent)
+    checks = {check.id: check.observed for check in result.checks}
+    # One of the line's two values is what the host has already.
+    assert checks["points"].startswith("2 measured, 0 failed, 0 refused")
+    notes = experiment.Notes.model_validate_json((file.parent / experiment.FILE).read_text())
+    tried = {one.name: one for one in notes.tried}
+    assert {name: one.settings["max_num_seqs"] for name, one in tried.items()} == {
+        "present": 4,
+        "sequences 2": 2,
+    }
+    for name, one in tried.items():
+        assert one.run is not None
+        measured = points.read(Path(one.run))
+        assert measured.complete
+        figure = result.figures[f"{name}.c1.throughput"]
+        raw = [
+            json.loads((Path(one.run) / repetition.raw).read_text())["output_throughput"]
+            for cell in measured.cells
+            for repetition in cell.repetitions
+        ]
+        assert min(raw) <= figure.value <= max(raw)
+
+    # The snippet where docs/tune.md has it go: the planner takes it, for that very release.
+    variables = checkout.inventory / "host_vars"
+    variables.mkdir()
+    (variables / "spark-01.yml").write_text(file.read_text())
+    program = Path(sys.executable).with_name("roost")
+    plan = [program, "plan", "-i", checkout.inventory]
+    planned = subprocess.run(plan, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert planned.returncode == 0, planned.stdout + planned.stderr
+    host = inventories.load(checkout.inventory).host("spark-01")
+    chosen = releases.release(from_variables(host.name, host.variables, ROOT))
+    assert chosen["id"] == tried[checks["chosen"]].release
+
+
 def release(deployed: Deployed) -> str:
     """Id of the release in place."""
     return deployed.host.exec(["readlink", "/var/lib/roost/releases/current"]).stdout.strip()
+
+
+def holding(deployed: Deployed) -> str:
+    """Id of the release that the host is to keep for an experiment; empty without one."""
+    return deployed.host.exec(["readlink", "/var/lib/roost/releases/held"]).stdout.strip()
 
 
 def compared(folder: Path) -> list[compare.Compared]:

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.notebooks.conftest import Deployed
-from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import ROOT, deploy, inventory
 
 from roost import runs, tuning
@@ -239,15 +238,3 @@ def test_ctrl_c_in_a_deploy_brings_the_host_back(
 def trial(standin: Deployed) -> bool:
     """Whether a deploy has made its container."""
     return len(ask(standin, "docker", "ps", "-aq").split()) > 1
-
-
-def test_the_line_of_the_readme_searches(standin: Deployed, tmp_path: Path) -> None:
-    before = release(standin)
-    checkout = Checkout(tmp_path, standin.where, standin.host.name)
-    done = checkout.run("tune")
-    assert done.returncode == 0, done.stderr
-    assert release(standin) == before
-    (file,) = checkout.runs.glob(f"*/{tuning.SNIPPET}")
-    result = runs.read(file.parent)
-    checks = {check.id: check.observed for check in result.checks}
-    assert checks["points"].startswith("3 measured, 0 failed, 0 refused")
