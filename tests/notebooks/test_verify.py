@@ -11,10 +11,11 @@ import pytest
 import yaml
 from tests.notebooks.conftest import Deployed
 from tests.notebooks.readme import Checkout
-from tests.playbooks.playbook import deploy
+from tests.playbooks.playbook import Running, deploy, inventory
 
 from roost import inventory as inventories
 from roost import launch, runs, ssh
+from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 from roost.measure.client import Client, EngineError
 
@@ -82,6 +83,33 @@ def test_a_deployed_host_passes_by_the_line_of_the_readme(
     )
 
 
+def test_a_host_that_does_not_serve_fails_with_its_checks_and_alone(
+    deployed: Deployed, lab: SharedLab, tmp_path: Path
+) -> None:
+    """By the playbook, over an inventory."""
+    empty = lab.host("cpu", fresh=True)
+    given = yaml.safe_load((deployed.where / "hosts.yml").read_text())["all"]["vars"]
+    where = inventory(tmp_path / "site", lab.lab, [deployed.host, empty], **given)
+    play = Running(
+        where,
+        playbook="playbooks/verify.yml",
+        verify_runs=str(tmp_path / "runs"),
+        verify_long_context=0,
+        verify_bad_requests=False,
+    ).end()
+    good, bad = deployed.host.name, empty.name
+    assert play.code == 2
+    assert play.failed == {good: 0, bad: 1}
+    assert play.changed == {good: 0, bad: 0}
+    assert play.unreachable == {good: 0, bad: 0}
+    results = {run.host: run for run in map(runs.read, (tmp_path / "runs").iterdir())}
+    assert {host: result.ok for host, result in results.items()} == {good: True, bad: False}
+    why = play.refusal(empty)
+    assert f"{len(results[bad].failed)} of {len(results[bad].checks)} checks failed" in why
+    for check in ("container", "image_digest", "model_revision"):
+        assert check in why
+
+
 def test_the_tunnel_reaches_what_only_loopback_serves(deployed: Deployed) -> None:
     chosen = inventories.load(deployed.where).host(deployed.host.name)
     with ssh.connect(chosen) as remote, remote.tunnel(9) as tunnel:
@@ -107,25 +135,24 @@ def test_altered_weights_are_found(deployed: Deployed, tmp_path: Path) -> None:
     assert "config.json has" in why["model_revision"]
 
 
-def test_another_container_under_the_name_is_found(deployed: Deployed, tmp_path: Path) -> None:
-    """Same image, but not as pinned: no drafter, a directory mounted writable."""
+def test_a_dead_engine_and_another_container_under_its_name_are_found(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    """The other one has the same image, but is not as pinned: no drafter, a writable directory."""
     spec = deployed.deployment().spec
-    start = "docker rename roost-llm kept && docker stop kept && docker run -d --name roost-llm "
-    start += f"-v {spec.mounts[0].source}:/model --entrypoint sleep {spec.image} 600"
-    back = "docker rm -f roost-llm; docker rename kept roost-llm && docker start roost-llm"
-    with undone(deployed.host, start, back):
-        why = deployed.failed(tmp_path)
-    assert {"command", "mounts", "health"} <= set(why)
-    assert not {"container", "image_digest", *SEES_WEIGHTS} & set(why)
-    wait_until_healthy(deployed)
-
-
-def test_a_dead_engine_leaves_the_other_checks(deployed: Deployed, tmp_path: Path) -> None:
-    with undone(deployed.host, "docker stop roost-llm", "docker start roost-llm"):
-        why = deployed.failed(tmp_path)
-    assert "exit status" in why["container"]
-    assert why["health"] == f"{deployed.host.name}: nothing answers on 127.0.0.1:8000"
-    assert not {"image_digest", "command", "mounts", *SEES_WEIGHTS} & set(why)
+    other = "docker rename roost-llm kept && docker run -d --name roost-llm "
+    other += f"-v {spec.mounts[0].source}:/model --entrypoint sleep {spec.image} 600"
+    back = "docker rm -f roost-llm; docker rename kept roost-llm"
+    # One start of the engine for both.
+    with undone(deployed.host, "systemctl stop roost-llm", "systemctl start roost-llm"):
+        dead = deployed.failed(tmp_path / "dead")
+        with undone(deployed.host, other, back):
+            changed = deployed.failed(tmp_path / "changed")
+    assert "exit status" in dead["container"]
+    assert dead["health"] == f"{deployed.host.name}: nothing answers on 127.0.0.1:8000"
+    assert not {"image_digest", "command", "mounts", *SEES_WEIGHTS} & set(dead)
+    assert {"command", "mounts", "health"} <= set(changed)
+    assert not {"container", "image_digest", *SEES_WEIGHTS} & set(changed)
     wait_until_healthy(deployed)
 
 
