@@ -248,24 +248,25 @@ def _execute(
     **given: Any,
 ) -> None:
     """Run a notebook for hosts, show each outcome as it comes, and exit 1 if one is not well."""
-    from roost import notebooks
+    from roost import notebooks, progress
     from roost.interruptions import interruptible
 
     if hosts and limit:
         raise click.UsageError("give --host or --limit, not both")
     outcomes = []
-    with interruptible():
+    with interruptible(), progress.shown() as display:
         for outcome in notebooks.execute_all(
             name,
             hosts=hosts,
             limit=limit,
             parameters=parameters,
-            progress=lambda host, line: click.echo(f"{host}: {line}", err=True),
+            progress=display.say,
             **given,
         ):
             outcomes.append(outcome)
-            if not as_json:
-                _show(outcome, undone)
+            with display.aside(outcome.host):
+                if not as_json:
+                    _show(outcome, undone)
     report(outcomes, as_json, undone, shown=True)
 
 

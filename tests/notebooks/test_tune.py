@@ -192,7 +192,7 @@ def test_a_search_is_interrupted_and_goes_on(
     options = ["--suite", "matrix", "--prompts", prompts, "--users", "4", "--json"]
     options += ["--vary", "max_num_seqs=4", "--vary", "max_model_len=2048,1000000"]
     command = begin("tune", *options)
-    command.says("sequences 4: matrix: point 1 of 3, mixed-c1 repetition 1")
+    command.says(r"sequences 4: \[.* matrix: point 1 of 3, mixed-c1 repetition 1")
     assert release(standin) != before
     to_it(command.child)
     assert command.end() == 130

@@ -62,7 +62,7 @@ def bench(tmp_path: Path, engine: Engine, **scenario: object) -> tuple[Result, P
 def test_a_regression_from_measuring_to_the_verdict(engine: Engine, tmp_path: Path) -> None:
     good, baseline = bench(tmp_path, engine, seed=1)
     assert good.exit_code == 0, good.output
-    assert "spark-01: smoke: point 2 of 2, done" in good.stderr
+    assert "] 100% smoke: point 2 of 2, done" in good.stderr
     assert str(baseline / "report.html") in good.stdout
     names = {item.name for item in baseline.iterdir()}
     assert {"benchmark.json", "harness_code-c1_1.json", "metrics_prose-c1_2_after.txt"} <= names
@@ -122,7 +122,7 @@ def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
     done = play("smoke")
     assert done.returncode == 0, done.stdout
     (folder,) = (tmp_path / "runs").iterdir()
-    assert "spark-01: smoke: point 2 of 2, done" in done.stdout
+    assert "] 100% smoke: point 2 of 2, done" in done.stdout
     result = runs.read(folder)
     assert result.notebook == "benchmark"
     assert f"{result.summary()}; {folder}/report.html" in done.stdout

@@ -102,8 +102,15 @@ def test_figures_are_the_harnesss_own(bench: Bench) -> None:
         "2 points of smoke: two categories, one user, 32 tokens; too few repetitions for an "
         "interval (roost); prompts: roost's own: styles"
     )
-    assert bench.said[0].startswith("smoke: point 1 of 2, prompts")
-    assert bench.said[-1].startswith("smoke: point 2 of 2, done")
+    bars = [
+        f"[{'#' * done}{'.' * (20 - done)}] {share} smoke: point "
+        for done, share in ((0, "  0%"), (0, "  0%"), (5, " 25%"), (10, " 50%"), (15, " 75%"))
+    ]
+    assert bench.said[0].startswith(f"{bars[0]}1 of 2, prompts")
+    told = [line for line in bench.said if "repetition" in line]
+    for line, bar in zip(told, bars[1:], strict=True):
+        assert line.startswith(bar)
+    assert bench.said[-1].startswith(f"[{'#' * 20}] 100% smoke: point 2 of 2, done")
 
 
 def test_what_is_long_is_parquet_and_comes_back(bench: Bench) -> None:
@@ -215,7 +222,7 @@ def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) ->
     assert "host-01: the engine's harness failed" in failed(evidence)["suite"]
     assert "ClientConnectorError: cannot connect" in failed(evidence)["suite"]
     assert "code-c1.output_throughput" in evidence.figures
-    assert bench.said[-1].startswith("smoke: point 2 of 2, stopped")
+    assert bench.said[-1].startswith(f"[{'#' * 10}{'.' * 10}]  50% smoke: point 2 of 2, stopped")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,8 @@ UNEXPLAINED = 0.01
 _SLOWEST_TOKENS_PER_S = 0.5
 _START_S = 600.0
 _LIMIT_S = 4 * 3600.0
+#: Characters of the bar.
+_BAR = 20
 #: Metrics whose origin differs between engines.
 _OF_DRAFTS = {"accept_length", "accept_rate"}
 
@@ -104,6 +106,7 @@ class Session:
         default_factory=lambda: PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
     )
     started: float = field(default_factory=time.monotonic)
+    share: float = 0.0
 
     @property
     def suite(self) -> Suite:
@@ -118,10 +121,19 @@ class Session:
         known = catalog.current()
         return known.engines[known.recipe(self.deployment.recipe).engine].style
 
-    def progress(self, doing: str) -> None:
-        """One line over the whole suite, for whoever waits."""
+    def progress(self, doing: str, share: float | None = None) -> None:
+        """One line with a bar over the whole suite, for whoever waits.
+
+        Args:
+            doing: What begins now.
+            share: How much of the suite is done; none: no more than the last time.
+        """
+        if share is not None:
+            self.share = share
         at = min(len(self.measured) + 1, len(self.cells))
-        line = f"{self.plan.name}: point {at} of {len(self.cells)}, {doing}"
+        done = round(self.share * _BAR)
+        line = f"[{'#' * done}{'.' * (_BAR - done)}] {self.share:4.0%} {self.plan.name}: "
+        line += f"point {at} of {len(self.cells)}, {doing}"
         line += f", {time.monotonic() - self.started:.0f} s"
         self.say(line)
         write_atomically(self.folder / PROGRESS, line + "\n")
@@ -294,10 +306,12 @@ def _measure_cell(session: Session, cell: Cell) -> None:
     """Repeat until the throughput's interval is tight, or the limit is reached."""
     _warm_up(session, cell)
     limits = session.suite.repetitions
+    before = len(session.measured)
     found: list[Repetition] = []
     try:
         for number in range(1, limits.most + 1):
-            session.progress(f"{cell.id} repetition {number} of at most {limits.most}")
+            doing = f"{cell.id} repetition {number} of at most {limits.most}"
+            session.progress(doing, (before + (number - 1) / limits.most) / len(session.cells))
             found.append(_repeat(session, cell, number))
             if _tight([one for one in found if not one.marks], session.suite):
                 break
@@ -495,7 +509,10 @@ def _conclude(session: Session, broke: str) -> Evidence:
         session.evidence.tables[throttling.FILE] = samples
     running.keep_log(session.target, session.evidence)
     session.evidence.checks.append(running.keep_host(session.target, session.evidence))
-    session.progress("stopped" if broke else "done")
+    if broke:
+        session.progress("stopped")
+    else:
+        session.progress("done", 1.0)
     return session.evidence
 
 
