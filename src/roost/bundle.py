@@ -138,7 +138,7 @@ def of_inventory(
     if len(locks) != 1:
         raise UsageError(
             f"{path}: hosts name {len(locks)} lock files, and a bundle has one",
-            fix="name it with --file, or bundle the hosts one by one",
+            fix="name it with --lock-file, or bundle the hosts one by one",
         )
     return _contents(found, locks.pop(), hub, registry)
 

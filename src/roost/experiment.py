@@ -359,8 +359,12 @@ def _turn(experiment: Experiment) -> Iterator[None]:
     name = experiment.host.name
     path = experiment.runs_dir / re.sub(r"[^\w.+-]", "_", f".experiment-{name}.lock")
     try:
-        # Read only: of another user's file that is all that is allowed, and enough for a lock.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT, 0o644)
+        try:
+            # NFS locks what may be written.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except PermissionError:
+            # Another user's; elsewhere that is enough for a lock.
+            descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:
         raise RoostError(f"{path}: cannot be opened", why=str(error.strerror)) from None
     try:
@@ -371,6 +375,12 @@ def _turn(experiment: Experiment) -> Iterator[None]:
                 f"{name}: another search or comparison deploys and measures there",
                 why=f"it keeps its runs in {experiment.runs_dir}, too",
                 fix="wait for its end, or end it; nothing was changed by this one",
+            ) from None
+        except OSError as error:
+            raise RoostError(
+                f"{path}: cannot be locked",
+                why=str(error.strerror),
+                fix="keep runs on a disk of this machine (--runs)",
             ) from None
         yield
     finally:

@@ -110,7 +110,7 @@ def read(path: Path) -> Lock:
         raise RoostError(
             f"{path}: version {version!r} of the lock is not known here",
             fix=f"this roost reads versions {READ[0]} to {VERSION}; update roost, or let "
-            "`roost lock` write a new file beside it (--file)",
+            "`roost lock` write a new file beside it (--lock-file)",
         )
     return yamlfile.validate(document, Lock).model_copy(update={"version": VERSION})
 

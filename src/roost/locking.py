@@ -123,7 +123,7 @@ def _same(path: Path, name: str, values: list[Value]) -> Value | None:
     if len(distinct) > 1:
         raise UsageError(
             f"{path}: hosts disagree on {name}: " + ", ".join(str(value) for value in distinct),
-            fix="lock them one by one, with --hub, --registry and --file",
+            fix="lock them one by one, with --hub, --registry and --lock-file",
         )
     return distinct[0] if distinct else None
 

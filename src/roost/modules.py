@@ -25,4 +25,5 @@ ansible.module_utils.__path__.append({str(root / "src")!r})  # as ansible.cfg ha
 {before}
 runpy.run_path({str(root / "plugins" / "modules" / f"{name}.py")!r}, run_name="__main__")
 """
-    return [sys.executable, "-c", program]
+    # -P: what lies in the caller's directory is not imported.
+    return [sys.executable, "-P", "-c", program]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import errno
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ class NotebookFailed(RoostError, click.ClickException):  # noqa: N818 - names wh
 
 
 class NotWritten(RoostError, click.ClickException):  # noqa: N818 - names what happened
-    """The notebook could not be written as it ran; nothing of it is left."""
+    """The notebook could not be written as it ran; no half of it is left."""
 
     def format_message(self) -> str:
         return str(self)
@@ -123,9 +124,12 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
         try:
             done = super().execute_notebook(nb, kernel_name, **options)
         except OSError as error:
-            # It is written anew after every cell, and what could not be written to its end is none.
-            if out and Path(out).is_file():
+            if error.errno in _NO_ROOM and out:
+                # It is written anew after every cell, and what was not written to its end is none.
                 Path(out).unlink(missing_ok=True)
+            elif not out or (error.errno and error.filename != str(out)):
+                # Not about writing it; papermill's own words about its place have no number.
+                raise
             raise NotWritten(
                 f"{out or name}: cannot be written",
                 why=error.strerror or str(error),
@@ -137,6 +141,8 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
         return done
 
 
+#: What ends a file that is being written. One that may not be opened is as it was.
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 #: Errors whose text is meant for people; of any other the name is told as well.
 _FOR_PEOPLE = {
     "ChecksFailed",

@@ -633,6 +633,16 @@ def until(condition: Any) -> None:
         time.sleep(0.01)
 
 
+def test_what_lies_where_the_user_stands_is_not_imported(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    with running(site) as process:
+        assert process.stdout
+        assert json.loads(process.stdout.read())["changed"]
+
+
 def part_bytes(site: Site, *names: str) -> int:
     parts = [site.parts / name for name in names]
     return sum(part.stat().st_size for part in parts if part.exists())

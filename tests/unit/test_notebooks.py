@@ -18,7 +18,7 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
-from roost import notebooks, notebooks_cli, runs
+from roost import notebooks, notebooks_cli, papermill_engine, runs
 from roost.deployment import from_variables
 from roost.errors import RoostError, UsageError
 
@@ -329,6 +329,31 @@ def test_plain_papermill_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
     assert not out.exists()
     done = papermill("notebooks/verify.ipynb", f"{tmp_path}/nowhere/out.ipynb", *given)
     assert f"why: output folder {tmp_path}/nowhere doesn't exist" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "named", "raised"),
+    [(errno.EACCES, True, papermill_engine.NotWritten), (errno.EMFILE, False, OSError)],
+)
+def test_a_notebook_that_was_not_touched_stays(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    named: bool,
+    raised: type[Exception],
+) -> None:
+    out = tmp_path / "out.ipynb"
+    out.write_text("of an earlier run")
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, "refused", str(out) if named else None)
+
+    monkeypatch.setattr(papermill_engine.NBClientEngine, "execute_notebook", refused)
+    notebook = nbformat.v4.new_notebook(metadata={"roost": {}, "papermill": {}})
+    with pytest.raises(raised) as caught:
+        papermill_engine.RoostEngine.execute_notebook(notebook, "python3", output_path=str(out))
+    assert isinstance(caught.value, papermill_engine.NotWritten) == named
+    assert out.read_text() == "of an earlier run"
 
 
 @pytest.mark.usefixtures("engine")
