@@ -291,7 +291,7 @@ def _lease(code: int, output: str) -> dict[str, Any] | None:
     """A lease that still counts."""
     age, _, text = output.partition("\n")
     try:
-        found = json.loads(text) if code == 0 and int(age) < lease.ABANDONED else None
+        found = json.loads(text) if code == 0 and abs(int(age)) < lease.ABANDONED else None
     except ValueError:  # damaged, which is no lease for those on the host either
         return None
     return found if isinstance(found, dict) and found else None

@@ -226,6 +226,7 @@ LEASE = '{"owner": "a1", "who": "ann@desk"}'
         (f"-60\n{LEASE}", "a1"),  # the clock was set back
         (f"86399\n{LEASE}", "a1"),
         (f"86400\n{LEASE}", None),
+        (f"-86400\n{LEASE}", None),
         ("60\n", None),
         ("60\n{", None),
         ("60\n[]", None),

@@ -83,7 +83,8 @@ def said(lease: Mapping[str, Any]) -> str:
 
 
 def _age(store: Store) -> float:
-    return time.time() - (store.root / FILE).stat().st_mtime
+    # One from the future, after the clock was set back, must not hold everybody off for years.
+    return abs(time.time() - (store.root / FILE).stat().st_mtime)
 
 
 @contextlib.contextmanager
