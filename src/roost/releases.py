@@ -33,8 +33,8 @@ _HASHED = {
     "spec",
     "accept_findings",
 }
-#: Outcomes after which something serves that has proved itself.
-_SERVING = {"serves", "restored", "untouched"}
+#: Outcomes after which requests may come: what serves has proved itself, or was left as it was.
+_SERVING = {"serves", "restored", "untouched", "held"}
 _KEPT_OUT = "  its gateway sends it no requests until a deploy of it has passed"
 #: Lines of the engine's log that a message ends with.
 _SHOWN_LINES = 15

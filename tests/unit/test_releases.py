@@ -211,8 +211,9 @@ LEASE = {
 def test_a_host_that_takes_part_in_a_rollout_was_not_changed(given: dict[str, Any]) -> None:
     told = {key: value for key, value in result("held", lease=LEASE).items() if key != "checks"}
     found = releases.outcome(told, "spark-01", given)
-    # Its gateway is the rollout's matter.
-    assert (found["failed"], found["serves"], found["record"]) == (True, False, None)
+    # It was drained before the rollout came; that drains it again when its turn is come.
+    assert (found["failed"], found["serves"], found["record"]) == (True, True, None)
+    assert releases.outcome(told, "spark-01", given, drained=True) == found
     first, fix = found["message"].splitlines()
     assert first == (
         "spark-01: takes part in a rollout (ann@desk rolls out /fleet, since 2026-11-30T09:00:00Z, "

@@ -38,7 +38,8 @@ state = next(one.state for one in servers if one.name == given['release']['host'
 failure = {{'what': 'it failed', 'step': 'start', 'exit_code': None, 'checks': [], 'kernel': [],
            'log': ''}}
 said = {{'outcome': end, 'release': 'x', 'previous': 'y', 'failure': failure, 'restored': 'healthy',
-        'checks': [], 'figures': {{}}, 'answers': {{}}, 'kept': False}}
+        'checks': [], 'figures': {{}}, 'answers': {{}}, 'kept': False,
+        'lease': {{'who': 'ann@desk', 'inventory': '/fleet', 'since': '9', 'renewed': '10'}}}}
 with open({seen!r} + '/' + given['release']['host'], 'w') as file:
     file.write(json.dumps([state, int(given['turn_timeout'])]))
 """,
@@ -155,6 +156,15 @@ def test_hosts_are_drained_for_a_swap_and_returned_if_something_serves(tmp_path:
     text = " ".join(said.split())
     # Of one host: twice by Ansible itself, and in the fact that -v shows.
     assert text.count("its gateway sends it no requests until") == 3
+
+
+def test_a_host_that_a_rollout_took_while_it_was_drained_is_returned(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        said = run(tmp_path, made, {"one": {"outcome": "held"}})
+        assert made.server("one").state == "ready", said
+    assert json.loads((tmp_path / "seen" / "one").read_text())[0] == "drain"
+    assert "one: takes part in a rollout (ann@desk rolls out /fleet, since 9" in said
+    assert said.count("fatal:") == 1
 
 
 def test_what_cannot_be_drained_is_not_swapped(tmp_path: Path) -> None:
