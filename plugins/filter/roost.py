@@ -346,9 +346,11 @@ def roost_outcome(
     return releases.outcome(_plain(result), host, _plain(release["deployment"]), drained=drained)
 
 
-def roost_back(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:
+def roost_back(
+    facts: Mapping[str, Any], host: str, wanted: str | None, rollout: str | None
+) -> dict[str, Any]:
     """The release that a rollback is about; see :func:`roost.releases.to_go_back_to`."""
-    return releases.to_go_back_to(_plain(facts), host, wanted or None)
+    return releases.to_go_back_to(_plain(facts), host, wanted or None, rollout)
 
 
 def roost_status(facts: Mapping[str, Any]) -> list[str]:

@@ -131,17 +131,28 @@ def outcome(
     return {**told, "serves": serves, "record": record}
 
 
-def to_go_back_to(facts: Mapping[str, Any], host: str, wanted: str | None) -> dict[str, Any]:
+def to_go_back_to(
+    facts: Mapping[str, Any], host: str, wanted: str | None, rollout: str | None = ""
+) -> dict[str, Any]:
     """The release that a rollback is about.
 
     Args:
         facts: What the module ``release_facts`` found, with the release in question as ``chosen``.
         host: Inventory name.
         wanted: Id of a kept release; none: the previous one.
+        rollout: Owner of the lease of the rollout that goes back; empty: it is done by hand; none:
+            whatever rollout the host takes part in.
 
     Returns:
         ``{release, refusal}``, one of which is none; the release as :func:`release` gives it.
     """
+    # The host asks again at the swap; by then its unit is written and a container made.
+    if rollout is not None and facts["rollout"] and facts["rollout"]["owner"] != rollout:
+        text = (
+            f"{host}: takes part in a rollout ({lease.said(facts['rollout'])}); nothing was "
+            f"changed.\n  fix: {lease.FIX}"
+        )
+        return {"release": None, "refusal": text}
     kept = [each["id"] for each in facts["releases"]]
     chosen = facts["chosen"]
     refusal = None

@@ -201,6 +201,7 @@ def test_the_record_leaves_out_what_differs_from_day_to_day(tmp_path: Path) -> N
 
 
 LEASE = {
+    "owner": "a1",
     "who": "ann@desk",
     "inventory": "/fleet",
     "since": "2026-11-30T09:00:00Z",
@@ -276,6 +277,23 @@ def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:
         "deployment": {"recipe": "r"},
         "files": files,
     }
+
+
+@pytest.mark.parametrize(
+    ("rollout", "refused"), [("", True), ("b2", True), ("a1", False), (None, False)]
+)
+def test_a_host_of_a_rollout_is_not_rolled_back_by_others(
+    rollout: str | None, refused: bool
+) -> None:
+    files = {"deployment.json": {}}
+    leased = facts(chosen={"id": "r-0123456789ab", "files": files}, rollout=LEASE)
+    found = releases.to_go_back_to(leased, "spark-01", "r-0123456789ab", rollout)
+    assert (found["release"] is None) is refused
+    if refused:
+        said = "spark-01: takes part in a rollout (ann@desk rolls out /fleet, since 2026-11-30T09:"
+        assert found["refusal"].startswith(said)
+        assert "nothing was changed" in found["refusal"]
+        assert "-e despite_rollout=true" in found["refusal"]
 
 
 @pytest.mark.parametrize(
