@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.unit.rollouts import MINE, NEW, OLD, FakeFleet, KilledError, new_rollout
@@ -229,6 +230,32 @@ def test_a_host_that_is_lost_in_the_middle_is_stuck_and_said(tmp_path: Path) -> 
     }
     assert "it was not taken back: No route to host" in done.hosts["c"].why
     assert done.batches[1].verdict == "failing"
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_hosts_that_did_not_hear_of_its_end_are_named(tmp_path: Path, resumed: bool) -> None:
+    fleet = four()
+    rollout = new_rollout(FOUR)
+    if resumed:
+        assert conduct(tmp_path, fleet, rollout).ok
+        # Nothing is left to be done, so it was the process before that took the leases.
+        rollout = record.read(tmp_path).model_copy(update={"verdict": "running"})
+    said = "b: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
+    original = fleet.let_go
+
+    def let_go(hosts: Any) -> Any:
+        fleet.off.add("b")
+        return original(hosts)
+
+    fleet.let_go = let_go  # type: ignore[method-assign]
+    done = conduct(tmp_path, fleet, rollout)
+    assert (done.verdict, done.reason) == ("passed", said)
+    assert record.read(tmp_path).reason == said
+    # Where Ansible itself cannot run, none has.
+    fleet.off.clear()
+    fleet.let_go = Mock(side_effect=RoostError("no ansible"))  # type: ignore[method-assign]
+    lines = conduct(tmp_path, fleet, new_rollout(FOUR)).reason.splitlines()
+    assert [line.partition(": still has")[0] for line in lines] == list(FOUR)
 
 
 def test_what_serves_is_known_of_a_host_whose_docker_was_down(tmp_path: Path) -> None:

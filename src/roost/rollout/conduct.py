@@ -8,9 +8,8 @@ take part in, so that another controller's is refused, or, where it has taken ov
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,6 +75,8 @@ class Conductor:
         self._judge = judge
         self._say = say
         self._take_over = take_over
+        #: Hosts that have its lease, as far as is known.
+        self._leased = set(rollout.hosts) if rollout.prepared else set()
 
     def run(self) -> Rollout:
         """Go through the batches that are not passed; the rollout as it ended.
@@ -158,7 +159,9 @@ class Conductor:
             for name, host in self._rollout.hosts.items()
         }
         take_over, self._take_over = self._take_over, False
-        return self._hosts.hold(notes, take_over=take_over)
+        leases, played = self._hosts.hold(notes, take_over=take_over)
+        self._leased.update(name for name, lease in leases.items() if lease.held)
+        return leases, played
 
     def _hold_on(self, batch: BatchRecord) -> None:
         """The same before a batch is changed, or taken back; raises where another took over."""
@@ -351,10 +354,9 @@ class Conductor:
             host.runs[what] = str(folder.relative_to(self._folder))
 
     def _end(self, verdict: str, reason: str = "") -> Rollout:
-        # First, so that killed in between it is gone on with. Hosts that do not hear of it are free
-        # in a day, or when they are taken over.
-        with contextlib.suppress(RoostError):
-            self._hosts.let_go(self._rollout.hosts)
+        # First, so that killed in between it is gone on with.
+        still = [name for name in let_go(self._hosts, self._rollout.hosts) if name in self._leased]
+        reason = "\n".join(filter(None, [reason, *map(still_leased, still)]))
         self._rollout = self._rollout.model_copy(
             update={"verdict": verdict, "reason": reason, "finished": record.now()}
         )
@@ -364,6 +366,21 @@ class Conductor:
     def _keep(self) -> None:
         record.write(self._folder, self._rollout)
         report.write(self._folder, self._rollout)
+
+
+def let_go(hosts: Hosts, names: Collection[str]) -> list[str]:
+    """End the leases of a rollout that is over; the hosts that did not hear of it."""
+    try:
+        return list(hosts.let_go(names).bad)
+    except RoostError:
+        return list(names)
+
+
+def still_leased(name: str) -> str:
+    """What is to be said of a host that did not hear that the rollout is over."""
+    return (
+        f"{name}: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
+    )
 
 
 _TAKE_OVER = (

@@ -101,7 +101,7 @@ class Rollout(_Data):
     Attributes:
         verdict: ``running``: it goes on, or was interrupted. ``refused``: it ended before any host
             was changed. ``stopped``: a batch did not pass.
-        reason: Why it was refused or stopped.
+        reason: Why it was refused or stopped, and which hosts do not know that it is over.
     """
 
     inventory: str
