@@ -13,6 +13,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from tests.unit.deployments import deployment, write_lock
+from tests.unit.rollouts import MINE, FakeFleet
 
 from roost import releases
 from roost.cli import cli
@@ -31,6 +32,7 @@ def open_or_new(
     runs_dir: Path, wanted: dict[str, Deployment], **given: Any
 ) -> tuple[Path, Rollout]:
     options = {"limit": None, "sizes": None, "suite": None, "resume": False, **given}
+    options.setdefault("fleet", lambda _: FakeFleet({}))
     folder, rollout = beginning.open_or_new(INVENTORY, wanted, runs_dir=runs_dir, **options)
     record.write(folder, rollout)
     return folder, rollout
@@ -101,6 +103,29 @@ def test_the_report_of_one_that_is_given_up_says_so_and_whom_it_leaves(
     assert "s2: begun and not judged; the later rollout leaves it out: deploy it" in said
     assert "s1: begun" not in said
     assert record.read(folder).reason in said
+
+
+def test_hosts_that_a_later_rollout_leaves_out_are_free_again(
+    tmp_path: Path, wanted: dict[str, Deployment]
+) -> None:
+    first, _ = open_or_new(tmp_path, wanted)
+    fleet = FakeFleet({}, leases={name: {"owner": MINE} for name in wanted}, off={"s1"})
+    folders = []
+
+    def of(folder: Path) -> FakeFleet:
+        folders.append((folder, record.read(folder).verdict))
+        return fleet
+
+    open_or_new(tmp_path, {"c1": wanted["c1"]}, fleet=of)
+    assert fleet.steps == ["let go s1,s2"]
+    assert set(fleet.leases) == {"s1", "c1"}
+    # Before it is given up: killed in between, it is done again.
+    assert folders == [(first, "running")]
+    said = "s1: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
+    assert record.read(first).reason == said
+    # One that has the same hosts has nobody to let go.
+    open_or_new(tmp_path, {"c1": wanted["s1"]}, fleet=of)
+    assert len(fleet.steps) == 1
 
 
 def test_nothing_to_resume(tmp_path: Path, wanted: dict[str, Deployment]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from roost import deployment, releases, runs
@@ -11,6 +11,7 @@ from roost.errors import RoostError, UsageError
 from roost.inventory import Inventory
 from roost.measure import points, suites
 from roost.rollout import batches, record, report
+from roost.rollout.conduct import Hosts, let_go, still_leased
 from roost.rollout.record import Baseline, BatchRecord, HostRecord, Rollout
 from roost.root import repository_root
 
@@ -61,6 +62,7 @@ def open_or_new(
     suite: str | None,
     runs_dir: Path,
     resume: bool,
+    fleet: Callable[[Path], Hosts],
 ) -> tuple[Path, Rollout]:
     """The rollout that is to be gone on with, else a new one; with its folder.
 
@@ -72,6 +74,7 @@ def open_or_new(
         suite: Of the benchmark; likewise.
         runs_dir: Where runs are kept.
         resume: Go on, or say why not.
+        fleet: Given a rollout's folder, what does things with hosts on its behalf.
 
     Raises:
         UsageError: The sizes or the suite are none, or there is nothing to go on with.
@@ -86,7 +89,7 @@ def open_or_new(
                     why="the inventory asks for other releases, or for other hosts, than it did",
                     fix="run it without --resume, which begins a new rollout in its place",
                 )
-            _give_up(folder, last, new)
+            _give_up(folder, last, new, fleet(folder))
         elif sizes not in (None, last.sizes) or suite not in (None, last.suite):
             raise UsageError(
                 f"{folder}: was begun with other batches or another suite",
@@ -101,8 +104,8 @@ def open_or_new(
     return runs.new_folder(runs_dir, "rollout", inventory.stem), new
 
 
-def _give_up(folder: Path, last: Rollout, new: Rollout) -> None:
-    """End a rollout in whose place a new one begins."""
+def _give_up(folder: Path, last: Rollout, new: Rollout, hosts: Hosts) -> None:
+    """End a rollout in whose place a new one begins; the hosts that this leaves out are let go."""
     left = [
         f"{name}: begun and not judged; the later rollout leaves it out: deploy it"
         for batch in last.batches
@@ -111,6 +114,9 @@ def _give_up(folder: Path, last: Rollout, new: Rollout) -> None:
         and last.hosts[name].verdict not in {"passed", "back"}
         and name not in new.hosts
     ]
+    if others := [name for name in last.hosts if name not in new.hosts]:
+        # Ansible passes over those that the inventory has no more.
+        left += map(still_leased, let_go(hosts, others))
     update = {"verdict": "superseded", "finished": record.now(), "reason": "\n".join(left)}
     ended = last.model_copy(update=update)
     record.write(folder, ended)

@@ -54,6 +54,10 @@ def run(
         loaded = inventories.load(path, limit)
         behind = [n for n, host in loaded.hosts.items() if host.variables.get("roost_gateway")]
         wanted = beginning.resolve(loaded)
+
+        def fleet(folder: Path) -> Fleet:
+            return Fleet(path, folder, behind, become_password)
+
         folder, rollout = beginning.open_or_new(
             path,
             wanted,
@@ -62,6 +66,7 @@ def run(
             suite=suite,
             runs_dir=parent,
             resume=resume,
+            fleet=fleet,
         )
         # Brings papermill along; what is refused before need not wait for it.
         from roost.rollout.judging import Judge
@@ -70,7 +75,7 @@ def run(
         conductor = Conductor(
             rollout,
             folder,
-            Fleet(path, folder, behind, become_password),
+            fleet(folder),
             Judge(path, folder, rollout.suite, wanted, brief=brief),
             say,
             take_over=take_over,
