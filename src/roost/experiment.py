@@ -201,7 +201,9 @@ def begin(
             raise RefusedError(
                 f"{host}: takes part in a rollout; nothing was changed",
                 why=lease.saw,
-                fix="wait for its end: it changes what would be measured",
+                fix="wait for its end: it changes what would be measured. If its controller is no "
+                "more, end it with roost rollout --take-over; a lease that was not renewed for a "
+                "day counts no more",
             )
         tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
     refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
