@@ -480,6 +480,17 @@ def serving(host: Host) -> str | None:
     return _link(host, "current")
 
 
+def whose_rollout(host: Host) -> str | None:
+    """Whose rollout a host takes part in by now, in words; none: in none.
+
+    Raises:
+        RoostError: The host cannot be reached, or the probe did not finish.
+    """
+    with ssh.connect(host) as remote:
+        facts = asking.facts(remote, host)
+    return next((found.saw for found in of_a_rollout(facts, owner="")), None)
+
+
 def _hold(experiment: Experiment) -> str | None:
     """The release to go back to: what serves, unless a killed experiment held another one."""
     host = experiment.host
@@ -506,7 +517,8 @@ def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
     """Have the held release serve again.
 
     Raises:
-        RoostError: It does not; it stays held, and the message says how to try again.
+        RoostError: It does not; it stays held, and the message says how to try again. Where a
+            rollout has taken the host, that decides what serves, and nothing is held any more.
     """
     if held is None:
         return
@@ -517,9 +529,23 @@ def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
         with ssh.connect(host) as remote:
             ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
     except (RoostError, KeyboardInterrupt) as error:
+        fix = f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}"
+        if isinstance(error, RoostError) and _left_to_a_rollout(host):
+            fix = "leave it to the rollout, which decides now what serves; then run this again"
         raise RoostError(
             f"{host.name} was not brought back to {held}",
             why="\n".join(text for text in (str(error) or "interrupted", first) if text),
-            fix=f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}",
+            fix=fix,
         ) from None
     experiment.tell(f"{held} serves again")
+
+
+def _left_to_a_rollout(host: Host) -> bool:
+    """Whether a rollout has taken a host; then nothing is held there any more."""
+    with suppress(RoostError):
+        if whose_rollout(host) is not None:
+            # A later experiment would go back to it, and undo the rollout.
+            with ssh.connect(host) as remote:
+                ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
+            return True
+    return False

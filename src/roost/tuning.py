@@ -114,7 +114,8 @@ class Search:
 
         Raises:
             RefusedError: The planner leaves nothing to compare.
-            RoostError: The present settings cannot be measured, or the host is lost.
+            RoostError: The present settings cannot be measured, or the host is lost, or a rollout
+                has taken it.
         """
         if self._next() is None:
             return
@@ -133,10 +134,9 @@ class Search:
                 try:
                     experiment.try_variant(self.experiment, one)
                 except RoostError as error:
-                    if one.name == PRESENT:
+                    # A host that cannot be reached any more ends the search here, too.
+                    if one.name == PRESENT or experiment.whose_rollout(self.experiment.host):
                         raise
-                    # A host that cannot be reached any more ends the search here.
-                    experiment.serving(self.experiment.host)
                     took = time.monotonic() - started
                     failed = one.model_copy(update={"failure": str(error), "seconds": took})
                     self.experiment.note(failed)

@@ -40,8 +40,7 @@ def notes(host: Trials) -> tuple[Path, experiment.Notes]:
 
 
 def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None:
-    lease = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "since": "9", "renewed": "10"}
-    host.rollout = lease
+    host.rollout = trials.LEASE
     done = compare(host)
     assert isinstance(done.exception, RefusedError)
     assert f"{HOST}: takes part in a rollout; nothing was changed" in str(done.exception)
@@ -50,6 +49,18 @@ def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None
     assert "not renewed for a day counts no more" in str(done.exception)
     assert host.calls == []
     assert list(host.links) == ["current"]
+
+
+def test_a_host_that_a_rollout_has_taken_is_not_brought_back(host: Trials) -> None:
+    before = host.links["current"]
+    host.taken_at = "deploy ngram"
+    said = str(compare(host).exception)
+    assert f"host-01 was not brought back to {before}" in said
+    assert "takes part in a rollout" in said
+    # Neither what is said nor what is held undoes it later.
+    assert "leave it to the rollout, which decides now what serves" in said
+    assert "roost rollback" not in said
+    assert host.links == {"current": "rolled-out"}
 
 
 def test_choices_are_tried_in_turn_and_the_host_is_back(

@@ -209,6 +209,19 @@ def test_limits_and_going_on_beyond_them(host: Trials) -> None:
     assert [call for call in host.calls if call.startswith("benchmark")] == []
 
 
+def test_a_point_that_a_rollout_kept_from_being_tried_is_tried_later(host: Trials) -> None:
+    host.taken_at = "deploy max_num_seqs=2"
+    said = str(tune(host).exception)
+    assert "leave it to the rollout, which decides now what serves; then run this again" in said
+    (path,) = host.runs.glob(f"*/{experiment.FILE}")
+    kept = experiment.Notes.model_validate_json(path.read_text())
+    assert [(one.name, one.open) for one in kept.tried] == [
+        ("present", False),
+        ("sequences 2", True),
+        ("sequences 8", True),
+    ]
+
+
 def test_an_interrupted_search_goes_on_where_it_was(host: Trials) -> None:
     before = host.links["current"]
     host.failing = {"benchmark max_num_seqs=8": KeyboardInterrupt()}

@@ -30,6 +30,7 @@ from roost.notebooks import Outcome
 from roost.ssh import Completed, SshError
 
 HOST = "host-01"
+LEASE = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "since": "9", "renewed": "10"}
 
 
 @dataclass
@@ -49,6 +50,8 @@ class Trials:
     reachable: bool = True
     #: The lease of the rollout that the host takes part in, as the probe sees it.
     rollout: dict[str, str] | None = None
+    #: The deploy, or the like, that finds that a rollout has taken the host.
+    taken_at: str = ""
     #: What somebody else deploys while a benchmark runs.
     intruder: str = ""
     host: Host = field(init=False)
@@ -110,7 +113,9 @@ class Trials:
         about = variables.get("rollback_to") or self.name(variables)
         call = f"{playbook}{tags} {about}"
         self.calls.append(call)
-        wrong = self.failing.get(call)
+        if call == self.taken_at:
+            self.rollout, self.links["current"] = LEASE, "rolled-out"
+        wrong = "takes part in a rollout" if self.rollout else self.failing.get(call)
         if isinstance(wrong, BaseException):
             raise wrong
         if wrong:
