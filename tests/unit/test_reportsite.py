@@ -21,7 +21,7 @@ from click.testing import CliRunner
 from tests.unit.kept_runs import DIGEST, NOW, benchmark, html_output, keep, notebook
 from tests.unit.test_runs import full_disk
 
-from roost import measure, report_cli, reportsite
+from roost import measure, report_cli, reportsite, runs
 from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store, throttling
@@ -484,7 +484,7 @@ def made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     made = set()
     run = pages.run
 
-    def noted(kept: store.Kept, *rest: Any) -> str:
+    def noted(kept: store.Kept, *rest: Any) -> tuple[str, list[str]]:
         made.add(kept.name)
         return run(kept, *rest)
 
@@ -512,6 +512,29 @@ def test_a_page_is_kept_while_its_run_is_the_same(
     (root / "4-killed").mkdir()
     build(root)
     assert made_again(root, monkeypatch) == {"4-killed"}
+
+
+@pytest.mark.parametrize("file", [runs.EXECUTED, throttling.FILE])
+def test_what_a_page_could_not_show_is_told_and_read_again(
+    root: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk may fail once; neither page nor index keeps its message."""
+
+    def broken(path: Path, *_: Any) -> Any:
+        raise RoostError(f"{path}: cannot be read", why="Input/output error")
+
+    told: list[str] = []
+    with monkeypatch.context() as patch:
+        reader = (notebooks, "render") if file == runs.EXECUTED else (store, "read_parquet")
+        patch.setattr(*reader, broken)
+        built = reportsite.build(root, root.parent / "site", say=told.append)
+    problem = f"1-spark-01/{file}: cannot be read (Input/output error)"
+    assert built.problems == told == [problem]
+    for page in (built.index, built.pages["1-spark-01"]):
+        assert problem in Html(page.read_text()).text
+    assert made_again(root, monkeypatch) == {"1-spark-01"}
+    for page in (built.index, built.pages["1-spark-01"]):
+        assert "cannot be read" not in page.read_text()
 
 
 def _same_size_and_time(folder: Path) -> None:

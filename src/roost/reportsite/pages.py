@@ -84,8 +84,8 @@ def run(
     files: Mapping[str, str],
     within: Sequence[Row] = (),
     others: Iterable[str] = (),
-) -> str:
-    """A run's page.
+) -> tuple[str, list[str]]:
+    """A run's page, and a message for each file that it could not show.
 
     Args:
         kept: The run.
@@ -98,7 +98,7 @@ def run(
     result = kept.result
     named = {name: up + quote(os.fsencode(address(name))) for name in others}
     targets = _targets({**named, **links})
-    problems = [kept.problem] if kept.problem else []
+    problems: list[str] = []
     try:
         drawn = charts.of_run(kept)
     except RoostError as error:
@@ -112,11 +112,10 @@ def run(
             except RoostError as error:
                 problems.append(_said(error, kept))
     facts = kept.machine.facts if kept.machine else None
-    row = run_rows.of(replace(kept, problem="; ".join(problems)))
-    return _render(
+    page = _render(
         "run.html.j2",
         up=up,
-        row=row,
+        row=run_rows.of(replace(kept, problem="; ".join(filter(None, (kept.problem, *problems))))),
         checks=sorted(result.checks, key=lambda check: check.ok) if result else [],
         # What holds without having been seen to pass: it could not be seen, or does not apply.
         beside=Counter(
@@ -137,6 +136,7 @@ def run(
         ],
         notebooks=shown,
     )
+    return page, problems
 
 
 def asset(name: str) -> str:
@@ -209,7 +209,8 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
 
 
 def _said(error: RoostError, kept: Kept) -> str:
-    return f"{error.what} ({error.why})".replace(f"{kept.folder}/", "")
+    said = f"{error.what} ({error.why})" if error.why else error.what
+    return said.replace(f"{kept.folder}/", f"{kept.name}/")
 
 
 def _rest(kept: Kept) -> str:

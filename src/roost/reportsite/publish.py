@@ -150,7 +150,7 @@ def _write(
             # Where the runs are on this machine is nothing that a site has to tell.
             problems = [kept.problem.replace(f"{root}/", ""), *unread]
             kept = replace(kept, problem="; ".join(filter(None, problems)))
-            page = _make(kept, key, files, within, known, site)
+            page = _make(kept, key, files, within, known, site, say)
         made[folder] = page
     rows = [made[folder].row for folder in folders]
     newest = sorted(rows, key=lambda row: (row.started or "9", row.name), reverse=True)
@@ -169,11 +169,16 @@ def _make(
     within: Sequence[Row],
     names: Set[str],
     site: Path,
+    say: Callable[[str], None],
 ) -> Page:
     """Write a run's page."""
     row = run_rows.of(kept)
     others = named(row, names)
-    text = pages.run(kept, files, within, others).encode()
+    page, problems = pages.run(kept, files, within, others)
+    for problem in problems:
+        say(problem)
+    row = replace(row, problem="; ".join(filter(None, (row.problem, *problems))))
+    text = page.encode()
     path = site / address(row.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(text)
