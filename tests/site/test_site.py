@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -387,6 +388,35 @@ def test_long_lines_keep_what_stands_out(page: Page, tmp_path: Path) -> None:
     assert sum(drawn) <= 1300
     assert page.run("document.querySelector('.plot')._fullLayout._size.h") > 150
     assert page.run(CUT_OFF) == []
+
+
+def test_odd_names_and_hidden_plots_are_drawn(page: Page, tmp_path: Path) -> None:
+    titles = ["", *(f"Throughput, {name}" for name in (" ", "\n", "two words that " * 9))]
+    figures = {title: Figure(title=title, value=0.8, unit="times", source="x") for title in titles}
+    keep(tmp_path / "runs", "1", notebook="compare", figures=figures)
+    reportsite.build(tmp_path / "runs", tmp_path / "site")
+    page.open((tmp_path / "site" / "runs" / "1.html").as_uri())
+    assert page.run(MARKS) == [1, 3]
+    page.run("document.querySelector('.charts').style.display = 'none'")
+    for scheme in ("dark", "light"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        page.call("Emulation.setEmulatedMedia", features=[feature])
+        page.run("new Promise((done) => setTimeout(done, 100))")
+    assert page.complaints == []
+
+
+def test_a_chart_that_fails_leaves_the_others(page: Page, site: Path, tmp_path: Path) -> None:
+    shutil.copytree(site, tmp_path / "site")
+    path = tmp_path / "site" / "runs" / "0-spark-01.html"
+    data = '<script type="application/json">'
+    path.write_text(path.read_text().replace(data, f"{data}[]</script>{data}", 1))
+    page.open(path.as_uri())
+    first, *others = page.run(MARKS)
+    assert first == 0
+    assert all(others)
+    # And it is seen.
+    (said,) = page.complaints
+    assert "TypeError" in said
 
 
 def test_only_a_difference_has_a_colour(page: Page, site: Path) -> None:

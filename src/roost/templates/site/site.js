@@ -93,15 +93,15 @@
 
   // Long names of rows take several lines, and the rows more height: most of the room is the plot's.
   const wrap = (text, size) =>
-    text.match(new RegExp(`\\S{${size},}|.{1,${size}}(?=\\s|$)`, "g"))
-      .flatMap((line) => line.match(new RegExp(`.{1,${size + 4}}`, "g")))
+    (text.match(new RegExp(`\\S{${size},}|.{1,${size}}(?=\\s|$)`, "g")) ?? [text])
+      .flatMap((line) => line.match(new RegExp(`.{1,${size + 4}}`, "g")) ?? [line])
       .map((line) => line.trim());
 
   function rows(plot, data, axis) {
     if (axis.type !== "category") return {};
     const names = axis.categoryarray || [...new Set(data.flatMap((trace) => trace.y))];
-    // A letter is about seven pixels wide.
-    const size = Math.floor((0.35 * plot.clientWidth) / 7);
+    // A letter is about seven pixels wide; a plot that is not shown has no width.
+    const size = Math.max(8, Math.floor((0.35 * plot.clientWidth) / 7));
     const lines = names.map((name) => wrap(name, size));
     const most = Math.max(...lines.map((one) => one.length));
     if (most === 1) return {};
@@ -416,7 +416,14 @@
     filter();
   }
 
-  const drawAll = () => draws.forEach((draw) => draw());
+  // One that cannot be drawn is told on the console, and leaves the others theirs.
+  const drawAll = () => draws.forEach((draw) => {
+    try {
+      draw();
+    } catch (error) {
+      reportError(error);
+    }
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
   document.addEventListener("DOMContentLoaded", drawAll);
   performance.mark("usable");
