@@ -214,6 +214,22 @@ def test_words_leave_what_has_them_all(page: Page, site: Path) -> None:
     assert page.complaints == []
 
 
+def test_a_run_is_found_by_its_name_and_by_each_failed_check(page: Page, tmp_path: Path) -> None:
+    checks = [Check(id=f"check-{at}", ok=False, expected="", observed="") for at in range(7)]
+    keep(tmp_path / "runs", "grünes Licht", notebook="verify", host="a", ok=False, checks=checks)
+    # Bytes that are no text.
+    keep(tmp_path / "runs", os.fsdecode(b"odd-\xff"), notebook="verify", host="b")
+    reportsite.build(tmp_path / "runs", tmp_path / "site")
+    page.open((tmp_path / "site" / "index.html").as_uri())
+    for words, hosts in [("grünes licht", ["a"]), ("check-6", ["a"]), ("odd-", ["b"])]:
+        page.run(say(words))
+        assert column(page, "#runs", 2) == hosts
+    assert column(page, "#runs", 4) == [""]
+    page.run(say("check-0"))
+    assert column(page, "#runs", 4) == ["check-0, check-1, check-2 and 4 more"]
+    assert page.complaints == []
+
+
 TRACES = "[...document.querySelectorAll('.plot .legendtext')].map((t) => t.textContent)"
 
 

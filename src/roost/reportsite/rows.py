@@ -142,6 +142,8 @@ def script(rows: Sequence[Row]) -> str:
             "tried": [at for at, row in enumerate(rows) if row.trial],
             "outcome": _coded([row.state for row in rows]),
             "failed": _coded([row.checks_failed for row in rows]),
+            # For the search: a cell has but the first few.
+            "all_failed": _coded([" ".join(row.failed) for row in rows]),
             "engine": _coded([row.engine_version for row in rows]),
             **{
                 name: _coded([getattr(row, name) for row in rows])

@@ -333,7 +333,7 @@
 
   if (index) {
     const { runs, points, metrics } = index;
-    for (const name of ["outcome", "failed", "engine", "host", "kind", "recipe", "hardware", "speculation", "suite"]) {
+    for (const name of ["outcome", "failed", "all_failed", "engine", "host", "kind", "recipe", "hardware", "speculation", "suite"]) {
       runs[name] = whole(runs[name]);
     }
     points.point = whole(points.point);
@@ -390,9 +390,17 @@
 
     const search = document.querySelector("input[type=search]");
     const filters = [...document.querySelectorAll("select[data-filter]")];
+    // As it is called, with its spaces and umlauts; a name that is no text stays an address.
+    const plain = (href) => {
+      try {
+        return decodeURIComponent(href);
+      } catch {
+        return href;
+      }
+    };
     const said = runs.href.map((href, at) =>
-      [href, runs.called[at], ...Object.values(columns).map(({ keys }) => keys[at]), runs.outcome[at],
-        runs.failed[at]].join("\n").toLowerCase());
+      [plain(href), runs.called[at], ...Object.values(columns).map(({ keys }) => keys[at]), runs.outcome[at],
+        runs.all_failed[at]].join("\n").toLowerCase());
 
     function filter() {
       const wanted = filters.filter((one) => one.value)
