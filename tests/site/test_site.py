@@ -230,6 +230,22 @@ def test_a_run_is_found_by_its_name_and_by_each_failed_check(page: Page, tmp_pat
     assert page.complaints == []
 
 
+def test_of_what_was_only_tried_nothing_is_drawn_over_time(page: Page, tmp_path: Path) -> None:
+    keep(tmp_path / "runs", "1", benchmark(1), trial=True, host="a")
+    headings = "[...document.querySelectorAll('h2')].map((h) => h.textContent)"
+    reportsite.build(tmp_path / "runs", tmp_path / "site")
+    page.open((tmp_path / "site" / "index.html").as_uri())
+    assert page.run(headings) == ["Runs", "Benchmarks"]
+    page.run(say("coding"))
+    assert column(page, "#points", 1) == ["a"]
+    assert page.complaints == []
+    keep(tmp_path / "runs", "2", benchmark(2), host="b")
+    reportsite.build(tmp_path / "runs", tmp_path / "site")
+    page.open((tmp_path / "site" / "index.html").as_uri())
+    assert page.run(headings) == ["Runs", "Over time", "Benchmarks"]
+    assert page.run(TRACES) == ["b"]
+
+
 TRACES = "[...document.querySelectorAll('.plot .legendtext')].map((t) => t.textContent)"
 
 

@@ -67,7 +67,8 @@ def index(rows: Sequence[Row], title: str) -> str:
             "kind": _values(row.kind for row in rows),
             "outcome": _values(row.state for row in rows),
         },
-        charts=any(row.points for row in rows),
+        # As the script draws them: a figure of settings that were not only tried.
+        charts=any(any(figures) for row in rows if not row.trial for _, figures in row.points),
         metrics=[points.metric(key) for key in SHOWN],
         points=list(islice(measured, PAGE)),
         measured=sum(len(row.points) for row in rows),

@@ -376,7 +376,8 @@
       ["host", "kind", "recipe", "hardware", "speculation", "suite", "engine"]
         .map((name) => [name, text(runs[name])]));
 
-    const chart = points.run.length ? overTime(document.querySelector("#time"), index) : null;
+    const home = document.querySelector("#time");
+    const chart = home ? overTime(home, index) : null;
     const tables = [paged(document.querySelector("#runs"), runs.href.length, [
       started, outcome, columns.host, columns.kind, { ...text(runs.failed), keys: runs.failures },
       columns.recipe, columns.hardware, columns.speculation, columns.suite, columns.engine, seconds,
@@ -414,7 +415,7 @@
         const test = (at) => fits[points.run[at]] && words.every((word) =>
           said[points.run[at]].includes(word) || points.point[at].toLowerCase().includes(word));
         tables[1].choose(test);
-        chart.choose(test);
+        chart?.choose(test);
       }
     }
     search.addEventListener("input", filter);
