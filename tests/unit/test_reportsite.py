@@ -622,6 +622,18 @@ def test_a_page_is_made_again_when_a_run_that_it_names_comes_or_goes(
     assert made_again(root, monkeypatch) == {"3-compare"}
 
 
+def test_a_page_is_made_again_when_a_run_within_ends_otherwise(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its page says of such a run counts, and nothing else of it."""
+    inner = keep(root / _NAMES[0], "a", notebook="verify")
+    build(root)
+    for recipe, outer in [("smollm2-135m", {_NAMES[0]}), ("other", set())]:
+        shutil.rmtree(inner)
+        keep(root / _NAMES[0], "a", notebook="verify", ok=False, recipe=recipe)
+        assert made_again(root, monkeypatch) == {f"{_NAMES[0]}/a"} | outer
+
+
 def test_one_run_at_a_time_is_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(root, "3-more", benchmark(3))
     alive: list[weakref.ref[store.Kept]] = []
