@@ -37,9 +37,9 @@ def standin(
 ) -> Deployed:
     """A host that serves with the stand-in."""
     assert artefacts
-    lab = shared_lab.lab
-    image = standin_image(lab.cache, print)
+    image = standin_image(shared_lab.lab.cache, print)
     host = shared_lab.host("cpu", fresh=True, image=image)
+    lab = shared_lab.lab  # another one with each host
     where = inventory(
         tmp_path_factory.mktemp("site"),
         lab,
