@@ -228,7 +228,9 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
             elif PREFIX + str(item["loc"][0]) in SECRET_VARIABLES or item["type"] == _ACCOUNT:
                 reasons.append(f"{name}: {item['msg']}")
             else:
-                reasons.append(f"{name}: {item['msg']} (it is {item['input']!r})")
+                value = repr(item["input"])
+                shown = "" if value in item["msg"] else f" (it is {value})"
+                reasons.append(f"{name}: {item['msg']}{shown}")
         raise UsageError(f"{host}: " + "; ".join(reasons), fix=fix) from None
 
 

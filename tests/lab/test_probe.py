@@ -75,8 +75,8 @@ def test_people_get_an_account_and_an_inventory(fleet: Fleet) -> None:
     names = [fleet.names["gb10"], fleet.names["rtx5070ti-x2"]]
     done = probe("-i", str(fleet.inventory), *names)
     assert done.returncode == 0, done.stderr
-    account, marker, text = done.stdout.partition("---\n")
-    assert marker
+    account, text = done.stderr, done.stdout
+    assert text.startswith("---\n")
     assert "memory is unified, shared with the CPU: 121.7 GiB (MemTotal)" in account
     assert account.count("memory 16303 MiB, 16291 free") == 2
     assert "N/A" not in account
@@ -127,8 +127,8 @@ def test_no_root_is_needed(lab: SharedLab, tmp_path: Path) -> None:
     )
     done = probe(f"{SUDO_USER}@{host.address}:22", home=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "installed; this user may not ask it, a deploy does with sudo" in done.stdout
-    assert "GPU runtime  NVIDIA's, for Docker" in done.stdout
+    assert "installed; this user may not ask it, a deploy does with sudo" in done.stderr
+    assert "GPU runtime  NVIDIA's, for Docker" in done.stderr
     entry = yaml.safe_load(done.stdout.partition("---\n")[2])["all"]["hosts"][str(host.address)]
     assert (entry["ansible_user"], entry["ansible_port"]) == (SUDO_USER, 22)
     assert entry["roost_hardware"] == "gb10"
