@@ -47,7 +47,8 @@ class Play:
         # The engine's own may be at the end of its log, which is shown indented.
         log = r"^( *)the end of its log:\n(?:\1 +.*\n| *\n)*"
         assert "Traceback" not in re.sub(log, "", self.output, flags=re.MULTILINE)
-        return " ".join(str(fatal[0]).split())
+        # A message of one line stands in quotes, and its own are doubled.
+        return " ".join(str(fatal[0]).split()).replace("''", "'")
 
 
 def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -> Path:
