@@ -110,6 +110,7 @@ def test_figures_are_the_harnesss_own(bench: Bench) -> None:
     told = [line for line in bench.said if "repetition" in line]
     for line, bar in zip(told, bars[1:], strict=True):
         assert line.startswith(bar)
+    assert bench.said[4].startswith(f"{bars[3]}2 of 2, prose-c1 warm-up")
     assert bench.said[-1].startswith(f"[{'#' * 20}] 100% smoke: point 2 of 2, done")
 
 

@@ -282,7 +282,7 @@ def _warm_up(session: Session, cell: Cell) -> None:
     client = session.target.client
     if client is None or not session.suite.warmups:
         return
-    session.progress(f"{cell.id} warm-up")
+    session.progress(f"{cell.id} warm-up", len(session.measured) / len(session.cells))
     deployment = session.deployment
 
     def ask(number: int) -> None:
