@@ -365,6 +365,8 @@ def _turn(experiment: Experiment) -> Iterator[None]:
             # NFS locks what may be written.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except PermissionError:
+            if not path.exists():
+                raise
             # Another user's; elsewhere that is enough for a lock.
             descriptor = os.open(path, os.O_RDONLY)
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -222,6 +223,21 @@ def test_two_at_once_do_not_share_a_host(host: Trials, monkeypatch: pytest.Monke
     assert "another search or comparison deploys and measures there" in str(second.exception)
     # It is over with the process.
     assert compare(host).exit_code == 0
+
+
+def test_a_folder_of_runs_that_is_closed_is_said_to_be(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.open
+
+    def closed(path: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if ".experiment-" in str(path) and flags & os.O_CREAT:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return really(path, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", closed)
+    refused = str(compare(host).exception)
+    assert "cannot be opened\n  why: Permission denied" in refused
 
 
 def test_on_a_fresh_host_the_last_one_stays(host: Trials) -> None:
