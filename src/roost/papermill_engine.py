@@ -150,6 +150,7 @@ _FOR_PEOPLE = {
     "UsageError",
     "RefusedError",
     "SshError",
+    "BrokenConnectionError",
     "EngineError",
 }
 

@@ -15,6 +15,7 @@ import socket
 import socketserver
 import subprocess
 import tempfile
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -32,6 +33,8 @@ COMMAND_TIMEOUT_S = 60.0
 _KEEPALIVE_S = 30
 _CHUNK = 32768
 _SSH_PORT = 22
+#: RFC 4254, section 5.3.
+_CLOSE = bytes([paramiko.common.MSG_CHANNEL_CLOSE])
 
 # Paramiko logs the tracebacks of failures that are raised as well; without a handler Python would
 # print them.
@@ -40,6 +43,10 @@ logging.getLogger("paramiko").addHandler(logging.NullHandler())
 
 class SshError(RoostError):
     """A host cannot be reached or logged in to."""
+
+
+class BrokenConnectionError(SshError):
+    """A connection ended while a command was under way, which may go on or not."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,8 @@ class Remote(Protocol):
                 that reads it can see that nobody does any more.
 
         Raises:
-            SshError: The connection broke, or the command took longer than ``timeout`` seconds.
+            BrokenConnectionError: The connection ended meanwhile.
+            SshError: The command took longer than ``timeout`` seconds.
         """
         ...
 
@@ -146,7 +154,7 @@ class _Local:
         except FileNotFoundError:
             return Completed(127, "", f"{argv[0]}: not found")
         except subprocess.TimeoutExpired:
-            raise SshError(f"{shlex.join(argv)} took longer than {timeout:.0f} s") from None
+            raise SshError(f"{_brief(shlex.join(argv))} took longer than {timeout:.0f} s") from None
         # Decoded here as over SSH: text mode would turn carriage returns into lines.
         out, err = (text.decode(errors="replace") for text in (done.stdout, done.stderr))
         return Completed(done.returncode, out, err)
@@ -201,25 +209,29 @@ class _Session:
                 )
                 reader.start()
                 if input is not None:
-                    channel.sendall(input.encode())
+                    _give(channel, input.encode())
                 if not attended:
                     channel.shutdown_write()
                 output = bytearray()
                 complete = _collect(channel.recv, output)
                 reader.join(timeout)
                 if not complete or not channel.status_event.wait(timeout):
-                    raise SshError(f"{self._name}: {command} took longer than {timeout:.0f} s")
+                    raise SshError(
+                        f"{self._name}: {_brief(command)} took longer than {timeout:.0f} s"
+                    )
                 rc = channel.recv_exit_status()
                 if rc < 0 and not channel.get_transport().is_active():
-                    raise SshError(
-                        f"{self._name}: the SSH connection broke during {command}",
-                        why=str(channel.get_transport().get_exception() or ""),
-                    )
+                    raise self._broke(command, channel.get_transport().get_exception())
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise SshError(
-                f"{self._name}: the SSH connection broke during {command}", why=str(error)
-            ) from None
+            raise self._broke(command, error) from None
         return Completed(rc, output.decode(errors="replace"), errors.decode(errors="replace"))
+
+    def _broke(self, command: str, error: Exception | None) -> BrokenConnectionError:
+        # EOFError, for one, has nothing to say.
+        why = str(error or "") or (type(error).__name__ if error else "the host hung up")
+        return BrokenConnectionError(
+            f"{self._name}: the SSH connection broke during {_brief(command)}", why=why
+        )
 
     @contextmanager
     def tunnel(self, port: int, address: str = "127.0.0.1") -> Iterator[Tunnel]:
@@ -235,6 +247,55 @@ class _Session:
             thread.join()
             server.hang_up()
             server.server_close()  # joins the threads of all connections
+
+
+def _brief(command: str) -> str:
+    """A command as a message names it: some are programs of many lines."""
+    return textwrap.shorten(command, 100, placeholder=" …")
+
+
+class _Transport(paramiko.Transport):
+    """Paramiko's, whose channels say nothing more once they are closed.
+
+    Paramiko decides under a lock what a channel says next, and says it after it has let go of the
+    lock. So the end of a command's input can follow the channel's close, if the command ends just
+    then. sshd hangs up on that, which ends every other command and tunnel of the connection
+    (paramiko/paramiko issues 1115, 1584 and 1705, open since 2017).
+    """
+
+    def open_channel(self, *args: Any, **options: Any) -> paramiko.Channel:
+        channel = super().open_channel(*args, **options)
+        channel.transport = cast(paramiko.Transport, _InOrder(self))
+        return channel
+
+
+class _InOrder:
+    """A transport as one of its channels has it: what is said after the close is left out."""
+
+    def __init__(self, transport: paramiko.Transport) -> None:
+        self._transport = transport
+        self._turn = threading.Lock()
+        self._closed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def _send_user_message(self, message: paramiko.Message) -> None:
+        with self._turn:
+            if not self._closed:
+                self._closed = message.asbytes()[:1] == _CLOSE
+                self._transport._send_user_message(message)  # type: ignore[attr-defined]
+
+
+def _give(channel: paramiko.Channel, data: bytes) -> None:
+    """A command's input; it may end without having read all of it."""
+    try:
+        channel.sendall(data)
+    except TimeoutError:
+        raise
+    except OSError:
+        if not channel.closed or not channel.get_transport().is_active():
+            raise
 
 
 def _collect(receive: Callable[[int], bytes], into: bytearray) -> bool:
@@ -523,6 +584,7 @@ def _login(
             auth_timeout=CONNECT_TIMEOUT_S,
             channel_timeout=CONNECT_TIMEOUT_S,
             allow_agent=not hop.identities_only,
+            transport_factory=_Transport,  # type: ignore[arg-type]  # the stubs want its callers' names
             look_for_keys=not (hop.identities_only and hop.key_files),
             sock=sock,
         )

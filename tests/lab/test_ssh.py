@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from getpass import getuser
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from roost import ssh
@@ -151,6 +152,32 @@ def test_a_connection_that_broke_is_opened_again(sshd: Sshd, upper_port: int) ->
         with pytest.raises(ssh.SshError, match="the SSH connection broke during"):
             remote.run(broken)
         assert remote.run(["echo", "again"]).out == "again\n"
+
+
+def test_what_comes_late_to_a_closed_channel_costs_no_connection(
+    sshd: Sshd, upper_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An end of input that is on its way while the command ends, as on a machine with much to do.
+
+    sshd hangs up on whoever speaks of a channel that it has forgotten.
+    """
+    end_of_input, data = 96, 94
+    send = paramiko.Transport._send_user_message
+
+    def slowly(transport: paramiko.Transport, message: paramiko.Message) -> None:
+        if message.asbytes()[0] in {end_of_input, data}:
+            time.sleep(0.3)
+        send(transport, message)
+
+    monkeypatch.setattr(paramiko.Transport, "_send_user_message", slowly)
+    with ssh.connect(sshd.host()) as remote:
+        (first,) = remote.run(["sh", "-c", "echo $PPID"]).out.split()
+        remote.run(["true"])
+        assert remote.run(["true"], input="nobody reads it" * 300_000).rc == 0
+        with remote.tunnel(upper_port) as tunnel:
+            assert exchange(tunnel.port, b"late") == b"LATE"
+        (last,) = remote.run(["sh", "-c", "echo $PPID"]).out.split()
+    assert first == last
 
 
 def test_a_command_sees_that_nobody_waits_for_it(sshd: Sshd, tmp_path: Path) -> None:
