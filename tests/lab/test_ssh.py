@@ -340,9 +340,9 @@ def test_jump_trouble_names_the_jump_host(
     message = refusal(sshd.host(proxy_jump=f"127.0.0.1:{nowhere}"))
     assert f"lab-01: jump host 127.0.0.1 (127.0.0.1:{nowhere}): cannot connect" in message
     assert "is not [user@]host[:port]" in refusal(sshd.host(proxy_jump="me@:x"))
-    message = refusal(sshd.host(proxy_command="echo no route >&2; exit 1"))
+    message = refusal(sshd.host(proxy_command="echo no route from %%h to %h >&2; exit 1"))
     assert "lab-01: the ProxyCommand failed" in message
-    assert "no route" in message
+    assert "no route from %h to 127.0.0.1" in message
 
 
 def test_local_connection_needs_no_ssh(upper_port: int) -> None:
