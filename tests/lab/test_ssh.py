@@ -16,9 +16,14 @@ from pathlib import Path
 
 import paramiko
 import pytest
+from tests.playbooks.playbook import inventory
 
+from roost import inventory as inventories
 from roost import ssh
 from roost.inventory import Connection, Host
+from roost.lab.fixtures import SharedLab
+from roost.lab.network import INSIDE
+from roost.ssh import login
 
 pytestmark = pytest.mark.lab
 
@@ -152,6 +157,21 @@ def test_a_connection_that_broke_is_opened_again(sshd: Sshd, upper_port: int) ->
         with pytest.raises(ssh.SshError, match="the SSH connection broke during"):
             remote.run(broken)
         assert remote.run(["echo", "again"]).out == "again\n"
+
+
+def test_a_host_that_vanishes_is_noticed(
+    lab: SharedLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cable is pulled: nobody says goodbye, and nothing is acknowledged any more."""
+    monkeypatch.setattr(login, "_KEEPALIVE_S", 1)
+    monkeypatch.setattr(login, "_SILENCE_S", 2)
+    host = lab.host("cpu", fresh=True)
+    where = inventory(tmp_path, lab.lab, [host])
+    known = inventories.load(where).host(host.name)
+    with ssh.connect(known) as remote:
+        pulled = ["sh", "-c", f"(sleep 0.5; ip link set {INSIDE} down) & exec sleep 50"]
+        with pytest.raises(ssh.BrokenConnectionError, match="the host hung up, or is gone"):
+            remote.run(pulled)
 
 
 def test_what_comes_late_to_a_closed_channel_costs_no_connection(

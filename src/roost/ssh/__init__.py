@@ -213,8 +213,8 @@ class _Session:
         return Completed(rc, output.decode(errors="replace"), errors.decode(errors="replace"))
 
     def _broke(self, command: str, error: Exception | None) -> BrokenConnectionError:
-        # EOFError, for one, has nothing to say.
-        why = str(error or "") or (type(error).__name__ if error else "the host hung up")
+        # Paramiko has EOFError, without a word, for whatever ends a connection from outside.
+        why = str(error or "") or "the host hung up, or is gone"
         return BrokenConnectionError(
             f"{self._name}: the SSH connection broke during {_brief(command)}", why=why
         )

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeGuard
 
 import paramiko
 
@@ -21,7 +22,10 @@ from roost.ssh.ordered import Transport
 
 #: Seconds for each step of a login, and for a channel to be opened.
 CONNECT_TIMEOUT_S = 15
+#: Seconds between two signs of life, and until a host that acknowledges none of them is given up:
+#: as long as Ansible's ssh waits, with the options of ansible.cfg.
 _KEEPALIVE_S = 30
+_SILENCE_S = 90
 _SSH_PORT = 22
 
 
@@ -213,6 +217,7 @@ def _login(
     if transport is not None:
         transport.set_keepalive(_KEEPALIVE_S)
         send_at_once(transport.sock)
+        _give_up_in_time(transport.sock)
     return client
 
 
@@ -275,11 +280,25 @@ def _fingerprint(key: paramiko.PKey) -> str:
     return f"{key.get_name()} {key.fingerprint}"
 
 
+def _give_up_in_time(sock: object) -> None:
+    """End a connection to a host that has lost its power or its network.
+
+    Paramiko sends signs of life and expects no answer, and Linux waits for its acknowledgement for
+    a quarter of an hour. Behind a jump host it is the jump host's kernel that acknowledges.
+    """
+    if _is_tcp(sock) and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENCE_S * 1000)
+
+
 def send_at_once(sock: object) -> None:
     """Hold back no small packet until the one before it is acknowledged, which takes up to 40 ms.
 
     A request is two writes (head, body), and so is the beginning of a streamed answer: both would
     wait. Jump hosts and proxy commands have no TCP socket here; nothing is to be done for them.
     """
-    if isinstance(sock, socket.socket) and sock.family in {socket.AF_INET, socket.AF_INET6}:
+    if _is_tcp(sock):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _is_tcp(sock: object) -> TypeGuard[socket.socket]:
+    return isinstance(sock, socket.socket) and sock.family in {socket.AF_INET, socket.AF_INET6}
