@@ -38,4 +38,4 @@ if [ "$(id -u)" -eq 0 ]; then
 fi
 # Three at a time: half of what they do is waiting, and each of the three has a lab of its own.
 # In the order of tests/conftest.py, where the longest come first.
-pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests --ignore=tests/unit
+pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder tests --ignore=tests/unit
