@@ -48,17 +48,17 @@ from roost.lab import hubstore
 from roost.lab.hubserver import application
 from roost.onhost.weights import safetensors as file_format
 from roost.pins import Repository, Revision
+from roost.plan import cache as kept_reads
 from roost.plan import checkpoint, safetensors
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.checkpoint import (
     Checkpoint,
-    Disagreement,
-    disagreements,
     read_directory,
     read_hub,
     verify_directory,
 )
 from roost.plan.contents import Contents, Part, Quantization
+from roost.plan.disagreements import Disagreement, disagreements
 
 CONFIG = {
     "num_hidden_layers": 2,
@@ -423,13 +423,13 @@ class TestHub:
     ) -> None:
         read(wire.url, commit)
         wire.asked.clear()
-        monkeypatch.setattr(checkpoint, "_reader", lambda: b"another")
+        monkeypatch.setattr(kept_reads, "code", lambda: b"another")
         read(wire.url, commit)
         assert wire.asked
 
-    @pytest.mark.parametrize("module", [checkpoint, safetensors, file_format])
+    @pytest.mark.parametrize("module", [checkpoint, safetensors, file_format, kept_reads])
     def test_all_that_reads_is_such_code(self, module: ModuleType) -> None:
-        assert Path(module.__file__ or "").read_bytes() in checkpoint._reader()
+        assert Path(module.__file__ or "").read_bytes() in kept_reads.code()
 
     def test_a_cache_that_cannot_be_written_is_no_obstacle(
         self, wire: Wire, commit: str, cache: Path

@@ -1,19 +1,17 @@
 """Reading what a checkpoint really holds, from a hub or a directory, without its weights.
 
 Read are ``config.json``, the index, ModelOpt's ``hf_quant_config.json`` and the header of each
-shard: some megabytes of a model of 30 GB. A commit never changes, so what was read of one is kept
-on disk, and a hub is asked once.
+shard: some megabytes of a model of 30 GB. What was read of a commit is kept
+(:mod:`roost.plan.cache`).
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +23,7 @@ from roost import hub
 from roost.errors import RoostError, UsageError
 from roost.onhost.weights import safetensors as file_format
 from roost.pins import Repository
-from roost.plan import safetensors
+from roost.plan import cache, safetensors
 from roost.plan.architecture import Architecture, Drafter, parse_config
 from roost.plan.contents import Amount, Contents, Quantization
 from roost.settings import Strict
@@ -157,69 +155,6 @@ def verify_directory(path: Path) -> list[RoostError]:
             )
         )
     return problems
-
-
-class Disagreement(Strict):
-    """Something that the catalogue says and the checkpoint does not bear out."""
-
-    key: str
-    catalogue: str
-    observed: str
-
-
-def disagreements(
-    observed: Checkpoint,
-    *,
-    architecture: Architecture | None = None,
-    drafter: Drafter | None = None,
-    contents: Contents | None = None,
-    method: str | None = None,
-    weights: str | None = None,
-) -> list[Disagreement]:
-    """Where the catalogue disagrees with what is there. What it does not say is not compared.
-
-    Args:
-        observed: What was read.
-        architecture: Of a target, as the catalogue has it.
-        drafter: Of a drafter.
-        contents: Tensors and bytes by part; bytes are compared where both sides know them.
-        method: Of quantization (``modelopt``, ``compressed-tensors``).
-        weights: ``bf16`` for weights that are not quantized, else their format.
-
-    Raises:
-        RoostError: The observed config gives no architecture or drafter to compare.
-    """
-    pairs: list[tuple[str, object, object]] = []
-    if architecture is not None:
-        pairs.append(("architecture", architecture, observed.architecture()))
-    if drafter is not None:
-        pairs.append(("drafter", drafter, observed.drafter()))
-    if contents is not None:
-        pairs.append(("contents", contents, observed.contents))
-    quantization = observed.quantization
-    pairs.append(("method", method, quantization and quantization.method))
-    pairs.append(("weights", weights, quantization.format if quantization else "bf16"))
-    return [found for pair in pairs for found in _differences(*pair)]
-
-
-def _differences(key: str, known: object, seen: object) -> Iterator[Disagreement]:
-    if isinstance(known, Strict) and isinstance(seen, Strict):
-        # Parts that are left out are not said to be empty; elsewhere a default is a fact.
-        said = known.model_fields_set if isinstance(known, Contents) else type(known).model_fields
-        for name in filter(said.__contains__, type(known).model_fields):
-            yield from _differences(f"{key}.{name}", getattr(known, name), getattr(seen, name))
-    elif known == seen or (known is None and not isinstance(seen, Strict)):
-        return
-    elif key.endswith(".bytes") and seen is None:
-        return  # a shard is absent: nothing was counted
-    else:
-        yield Disagreement(key=key, catalogue=_text(known), observed=_text(seen))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Strict):
-        return ", ".join(f"{key} {item}" for key, item in value.model_dump().items())
-    return "none" if value is None else str(value)
 
 
 class _Source(Protocol):
@@ -442,48 +377,14 @@ def _layers(config: Mapping[str, Any]) -> int | None:
     return layers if type(layers) is int and layers > 0 else None
 
 
-def _cache_file(where: str) -> Path:
-    """Where what was read of a commit is kept, as the XDG base directory specification has it."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    root = base if base.is_absolute() else Path.home() / ".cache"
-    return root / "roost" / "checkpoints" / f"{where}.json"
-
-
-@functools.cache
-def _reader() -> bytes:
-    """The code that reads: what another version of it made of a commit is read anew."""
-    here = sorted(Path(__file__).parent.glob("*.py"))
-    return b"".join(path.read_bytes() for path in [*here, Path(file_format.__file__)])
-
-
-def _sealed(body: str) -> str:
-    """With a digest before it, so that a damaged file is no answer."""
-    return hashlib.sha256(_reader() + body.encode()).hexdigest() + "\n" + body
-
-
 def _kept(where: str) -> Checkpoint | None:
-    # Whatever is wrong with the cache (or with finding one: RuntimeError), the hub knows.
-    with suppress(OSError, ValueError, RuntimeError):
-        text = _cache_file(where).read_text(encoding="utf-8")
-        body = text.partition("\n")[2]
-        if text == _sealed(body):
-            found = Checkpoint.model_validate(json.loads(body))
-            if found.where == where:
-                return found
+    with suppress(ValueError):
+        found = Checkpoint.model_validate(cache.read(where))
+        if found.where == where:
+            return found
     return None
 
 
 def _keep(found: Checkpoint) -> None:
-    # Reading again costs seconds; a full disk or a read-only home is no reason to fail.
-    with suppress(OSError, ValueError, RuntimeError):
-        file = _cache_file(found.where)
-        # By json, which writes every config that it could read: NaN, lone surrogates.
-        text = _sealed(json.dumps({**found.model_dump(exclude={"config"}), "config": found.config}))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as draft:
-                draft.write(text)
-            Path(name).replace(file)
-        finally:
-            Path(name).unlink(missing_ok=True)
+    # The config as it was read: pydantic would write neither NaN nor lone surrogates.
+    cache.write(found.where, {**found.model_dump(exclude={"config"}), "config": found.config})

@@ -73,10 +73,10 @@ def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | No
     Raises:
         RoostError: The config gives no architecture.
     """
-    from roost.plan import checkpoint
+    from roost.plan.disagreements import disagreements
 
     model = known.model
-    wrong = checkpoint.disagreements(
+    wrong = disagreements(
         found,
         architecture=known.architecture,
         drafter=known.drafter,
