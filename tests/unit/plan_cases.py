@@ -8,7 +8,7 @@ from tests.unit.plan_configs import dflash, qwen35_35b
 
 from roost.catalog import builtin
 from roost.plan.architecture import Architecture, Drafter
-from roost.plan.budget import Case, Load
+from roost.plan.case import Case, Load
 from roost.plan.contents import Contents, Part
 from roost.plan.machine import Machine
 from roost.plan.widths import Widths

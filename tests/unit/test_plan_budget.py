@@ -38,10 +38,11 @@ from roost.errors import RoostError, UsageError
 from roost.hosts import GpuFacts, HostFacts
 from roost.plan import budget, calibration, machine
 from roost.plan.architecture import Architecture
-from roost.plan.budget import Case, Load, capture_sizes
+from roost.plan.case import Case, Load
 from roost.plan.contents import Contents, Part
 from roost.plan.effective import settled
 from roost.plan.machine import Machine
+from roost.plan.terms import activation_bytes_per_token, capture_sizes
 from roost.plan.widths import Widths
 from roost.settings import Settings
 
@@ -665,7 +666,7 @@ def test_a_dense_model_needs_less_for_a_token() -> None:
         architecture=TARGET.model_copy(update={"gdn": None}),
     )
     # Hidden state and residual, and the three widths of its feed-forward layers or attention.
-    assert budget.activation_bytes_per_token(plain) == 2 * (2 * 576 + 256 * (3 * 16 + 2 * 2))
+    assert activation_bytes_per_token(plain) == 2 * (2 * 576 + 256 * (3 * 16 + 2 * 2))
 
 
 def test_what_the_driver_keeps_lies_between_measured_cards() -> None:

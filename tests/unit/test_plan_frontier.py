@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plan_cases import GIB, H200, case, source_000
 
-from roost.plan.budget import Load
+from roost.plan.case import Load
 from roost.plan.frontier import CONTEXTS, DEPTHS, Frontier, frontier, plot
 from roost.plan.rules import rules_for
 

@@ -15,7 +15,7 @@ from tests.unit.plan_cases import DRAFTER, GB10, GIB, H200, NVFP4, RTX5070TI, ca
 
 from roost.errors import UsageError
 from roost.plan import sglang
-from roost.plan.budget import Case, Load
+from roost.plan.case import Case, Load
 
 #: One state of 30 layers: 32 heads of 128 by 128 in float32, and 3 columns of 8192 in BF16.
 STATE = 30 * (32 * 128 * 128 * 4 + 8192 * 3 * 2)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.plan import budget
-from roost.plan.budget import Case
+from roost.plan.case import Case
 from roost.plan.memory import KvPool
 from roost.plan.pool import lay_out
 from roost.plan.rules import EngineRules

@@ -19,7 +19,7 @@ from roost.launch import Resolved, Weights
 from roost.plan import budget, findings, machine, memory, sglang
 from roost.plan import frontier as frontiers
 from roost.plan.architecture import Dtype
-from roost.plan.budget import Case, Term, bytes_of
+from roost.plan.case import Case
 from roost.plan.effective import settled
 from roost.plan.finding import TO_READ, Finding, Severity, Verdict, ordered, verdict
 from roost.plan.frontier import Frontier
@@ -29,6 +29,7 @@ from roost.plan.pool import lay_out
 from roost.plan.rules import Device, rules_for
 from roost.plan.sglang import Split
 from roost.plan.subject import Side, Subject
+from roost.plan.terms import DRAFTER, WEIGHTS, Term, bytes_of
 
 if TYPE_CHECKING:
     from roost.plan.checkpoint import Checkpoint
@@ -469,8 +470,8 @@ def _memory_of_sglang(subject: Subject, split: Split) -> Memory:
     length = subject.context
     requests = min(split.kv_pool_tokens / length, split.max_running_requests) if length else None
     return Memory(
-        weights_bytes=bytes_of(split.terms, budget.WEIGHTS),
-        drafter_bytes=bytes_of(split.terms, budget.DRAFTER),
+        weights_bytes=bytes_of(split.terms, WEIGHTS),
+        drafter_bytes=bytes_of(split.terms, DRAFTER),
         kv_cache_bytes=split.kv_cache_bytes,
         max_concurrency=requests,
         kv_pool_tokens=split.kv_pool_tokens,

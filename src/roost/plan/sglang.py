@@ -18,10 +18,12 @@ from pydantic import Field
 
 from roost.errors import UsageError
 from roost.plan.architecture import ITEM_BYTES
-from roost.plan.budget import Case, Refusal, Term, before_loading, gib, loaded
+from roost.plan.budget import Refusal, gib
 from roost.plan.calibration import Calibration, builtin
+from roost.plan.case import Case
 from roost.plan.memory import gdn_state_bytes
 from roost.plan.pool import layers_added
+from roost.plan.terms import Term, before_loading, loaded
 from roost.settings import Count, Strict
 from roost.versions import within
 

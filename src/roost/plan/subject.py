@@ -10,7 +10,8 @@ from roost.figures import Figure
 from roost.hosts import HostFacts
 from roost.launch import Resolved, Weights
 from roost.plan.architecture import Architecture, Drafter
-from roost.plan.budget import Budget, Load
+from roost.plan.budget import Budget
+from roost.plan.case import Load
 from roost.plan.contents import Contents
 from roost.plan.finding import Finding
 from roost.plan.machine import Machine
