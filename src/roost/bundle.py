@@ -26,11 +26,12 @@ from roost.launch import Resolved, Weights
 from roost.onhost.weights import RECORD, TURN, partial_of
 from roost.references import split_mirror, split_registry
 from roost.root import repository_root
+from roost.units import GIB
 
 SUMS = "SHA256SUMS"
 LOCK = "roost.lock.yml"
 #: Bytes that stay free on the filesystem of a bundle.
-HEADROOM = 1 << 30
+HEADROOM = GIB
 
 #: Told what happens, one line at a time.
 Say = Callable[[str], None]

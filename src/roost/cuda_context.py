@@ -13,7 +13,7 @@ from typing import Any
 
 from roost.deployment import Deployment
 from roost.errors import RoostError
-from roost.preflight import GIB
+from roost.units import GIB
 
 #: Seconds for the container, whose own patience is less.
 PATIENCE = 180

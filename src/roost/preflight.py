@@ -19,8 +19,7 @@ from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
 from roost.onhost import lease
 from roost.pins import BUILD_LABEL
-
-GIB = 1024**3
+from roost.units import GIB, MIB, size
 
 #: Layers are stored unpacked; engines of this kind take about this many times their packed size.
 UNPACKED_RATIO = 2.5
@@ -231,14 +230,6 @@ def built_otherwise(image: str, how: str) -> Finding:
         why="a name and tag can be given to anything",
         fix=f"{how}\n  Or take it as it is: roost_allow_unlocked: true",
     )
-
-
-def size(count: int) -> str:
-    """Bytes for people, in binary units."""
-    for unit, factor in (("GiB", GIB), ("MiB", 1024**2), ("KiB", 1024)):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def _disk(
@@ -461,11 +452,11 @@ def memory(facts: HostFacts, needs: Requirements, *, running: bool) -> Iterator[
                 "free memory on the host, or take a smaller recipe",
             )
     elif gpu.memory == "unified" and (
-        total is not None and total < gpu.memory_mib * 1024**2 * MEMORY_TOLERANCE
+        total is not None and total < gpu.memory_mib * MIB * MEMORY_TOLERANCE
     ):
         yield _short_of_memory(
             f"{size(total)} MemTotal",
-            f"{size(gpu.memory_mib * 1024**2)} ({needs.hardware})",
+            f"{size(gpu.memory_mib * MIB)} ({needs.hardware})",
             "the recipe's memory settings are for that machine",
             "correct roost_hardware for this host",
         )

@@ -16,7 +16,8 @@ from roost.catalog import Catalog, Gpu, Hardware, Recipe
 from roost.errors import RoostError, UsageError
 from roost.hosts import GpuFacts, HostFacts
 from roost.inventory import Connection, Host
-from roost.preflight import MEMORY_TOLERANCE, explain, size
+from roost.preflight import MEMORY_TOLERANCE, explain
+from roost.units import MIB, size
 
 _LABEL = r"[A-Za-z0-9_\-]{1,63}"
 _DESTINATION = re.compile(
@@ -219,8 +220,8 @@ def _memory_differences(facts: HostFacts, wanted: Gpu) -> Iterator[str]:
         total = facts.memory_total_bytes
         if not facts.unified_memory:
             yield "GPU memory of its own, not unified"
-        elif total is not None and total < least * 1024**2:
-            yield f"MemTotal {size(total)}, not {size(wanted.memory_mib * 1024**2)}"
+        elif total is not None and total < least * MIB:
+            yield f"MemTotal {size(total)}, not {size(wanted.memory_mib * MIB)}"
         return
     for memory in dict.fromkeys(gpu.memory_total_mib for gpu in facts.gpus):
         if memory is None:

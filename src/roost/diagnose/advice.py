@@ -21,6 +21,7 @@ import jinja2
 from roost import catalog
 from roost.diagnose.fingerprints import Kind
 from roost.diagnose.text import Passage
+from roost.units import GIB, MIB
 
 Value: TypeAlias = Decimal | str | list[str] | None
 
@@ -28,8 +29,6 @@ Value: TypeAlias = Decimal | str | list[str] | None
 _FIGURE = re.compile(r"\d{1,15}(?:\.\d{1,15})?(?![\d])")
 # A name without its quotes, as a shell or a template leaves it.
 _BARE_WORD = re.compile(r"([{,:]\s*)([A-Za-z_][\w./\-]*)(?=\s*[,:}])")
-_MIB = 1 << 20
-_GIB = 1 << 30
 
 
 def read_value(passage: Passage, span: tuple[int, int], kind: Kind) -> Value:
@@ -96,7 +95,7 @@ def enough_bytes(gib: Decimal) -> int:
     """
     exponent = gib.as_tuple().exponent
     half = Decimal(5).scaleb(int(exponent) - 1)
-    return math.ceil((gib + half) * _GIB / _MIB) * _MIB
+    return math.ceil((gib + half) * GIB / MIB) * MIB
 
 
 def closest(given: str, options: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from roost import preflight
 from roost.doctor.check import Check, Severity, unseen
 from roost.hosts import HostFacts
 from roost.launch import CONTAINER
-from roost.preflight import GIB, size
+from roost.units import GIB, size
 
 #: MemAvailable below which a machine whose GPU shares it begins to swap and hang (source 001 tells
 #: of the hang; the figure is roost's).

@@ -20,8 +20,8 @@ from roost.plan.case import Case
 from roost.plan.machine import Machine
 from roost.plan.terms import DRAFTER, WEIGHTS, Term, bytes_of
 from roost.settings import Count, Strict
+from roost.units import GIB
 
-_GIB = 2**30
 _LESS = "a smaller max_num_batched_tokens or smaller weights"
 
 
@@ -243,4 +243,4 @@ def _together(uncertainties: list[int]) -> int:
 
 def gib(amount: int) -> str:
     """Bytes in GiB, as the messages have them."""
-    return f"{amount / _GIB:.2f}"
+    return f"{amount / GIB:.2f}"

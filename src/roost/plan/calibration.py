@@ -17,11 +17,10 @@ from pydantic import Field, model_validator
 
 from roost import yamlfile
 from roost.settings import Count, Strict
+from roost.units import GIB, MIB
 
 PATH = Path(__file__).parents[1] / "catalog" / "calibration.yml"
 
-_MIB = 2**20
-_GIB = 2**30
 
 Scalar = int | float | str | bool
 
@@ -54,8 +53,8 @@ class Point(Strict):
         if self.bytes is not None:
             return self.bytes
         if self.mib is not None:
-            return self.mib * _MIB
-        return round((self.gib or 0) * _GIB)
+            return self.mib * MIB
+        return round((self.gib or 0) * GIB)
 
 
 class Fit(Strict):

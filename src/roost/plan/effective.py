@@ -7,8 +7,7 @@ from typing import Any
 from roost import versions
 from roost.catalog import Default, Engine
 from roost.settings import Settings
-
-_GIB = 1024**3
+from roost.units import GIB
 
 
 def settled(
@@ -36,6 +35,6 @@ def settled(
 def _holds(default: Default, version: str, hardware: str, gpu_bytes: int | None) -> bool:
     if default.hardware and hardware not in default.hardware:
         return False
-    if default.min_memory_gib and (gpu_bytes or 0) < default.min_memory_gib * _GIB:
+    if default.min_memory_gib and (gpu_bytes or 0) < default.min_memory_gib * GIB:
         return False
     return versions.within(version, default.versions) is not False

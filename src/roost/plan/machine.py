@@ -16,8 +16,7 @@ from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.plan.calibration import Calibration, builtin
 from roost.settings import Count, Strict
-
-_MIB = 2**20
+from roost.units import MIB
 
 
 class Machine(Strict):
@@ -49,7 +48,7 @@ def from_profile(hardware: Hardware, calibration: Calibration | None = None) -> 
     gpu = hardware.gpu
     if gpu is None:
         return None
-    total = gpu.memory_mib * _MIB
+    total = gpu.memory_mib * MIB
     if gpu.memory == "unified":
         in_use = calibration.fits.unified_in_use
         return Machine(
@@ -115,7 +114,7 @@ def from_facts(
         )
     # Ranks are equal, so the smallest card and the fullest one decide for all.
     total = min(known)
-    total_bytes = total * _MIB - calibration.driver_reserve(total)
+    total_bytes = total * MIB - calibration.driver_reserve(total)
     if total_bytes <= 0:
         raise RoostError(f"nvidia-smi tells {total:,} MiB of memory of a GPU")
     free = [gpu.memory_free_mib for gpu in facts.gpus if gpu.memory_free_mib is not None]
@@ -124,7 +123,7 @@ def from_facts(
         kind="discrete",
         gpus=len(totals),
         total_bytes=total_bytes,
-        available_bytes=min([total_bytes, *(mib * _MIB for mib in free)]),
+        available_bytes=min([total_bytes, *(mib * MIB for mib in free)]),
         probed=True,
         source="nvidia-smi of the host, the scarcest card",
     )

@@ -30,11 +30,11 @@ from roost.plan.rules import Device, rules_for
 from roost.plan.sglang import Split
 from roost.plan.subject import Side, Subject
 from roost.plan.terms import DRAFTER, WEIGHTS, Term, bytes_of
+from roost.units import GIB
 
 if TYPE_CHECKING:
     from roost.plan.checkpoint import Checkpoint
 
-GIB = 1024**3
 #: Architecture of nearly every measured point: its widths are assumed, and said to be, where a
 #: model's own are not known.
 _REFERENCE = "qwen3.5-35b-a3b"

@@ -25,6 +25,7 @@ from roost.plan.memory import gdn_state_bytes
 from roost.plan.pool import layers_added
 from roost.plan.terms import Term, before_loading, loaded
 from roost.settings import Count, Strict
+from roost.units import MIB
 from roost.versions import within
 
 Strategy = Literal["no_buffer", "extra_buffer", "extra_buffer_lazy"]
@@ -41,7 +42,6 @@ _SLOTS_MORE: dict[Strategy, int] = {"no_buffer": 0, "extra_buffer_lazy": 1, "ext
 #: ``SGLANG_VLM_CACHE_SIZE_MB``.
 _VISION_CACHE_MIB = 100
 
-_MIB = 2**20
 _KV_ITEM_BYTES = {"fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2}
 
 
@@ -127,7 +127,7 @@ def make(
     runtime = round(at_start * (1 - fraction))
     rest = at_start - sum(term.bytes for term in resident) - runtime
     seeing = not settings.language_model_only and any(t.name == "vision tower" for t in resident)
-    cache = _VISION_CACHE_MIB * _MIB if seeing else 0
+    cache = _VISION_CACHE_MIB * MIB if seeing else 0
     rest -= cache
 
     state, per_token = _state_bytes(case), _token_bytes(case)
@@ -275,7 +275,7 @@ def default_fraction(case: Case, version: str) -> float:
     graphs are captured for, 8 MiB for each size of prefill graphs, and 10 GiB at least on cards
     above 60 GiB. A vision tower lowers it further, which is not modelled.
     """
-    memory = case.machine.total_bytes / _MIB
+    memory = case.machine.total_bytes / MIB
     tier = next(tier for tier in _TIERS if memory < tier.below)
     if tier.below == _TIER_35_BEFORE_0_5_20.below and within(version, "<0.5.20"):
         tier = _TIER_35_BEFORE_0_5_20

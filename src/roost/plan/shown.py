@@ -14,6 +14,7 @@ from rich.table import Table
 from roost.plan.finding import Finding, Verdict
 from roost.plan.frontier import Frontier
 from roost.plan.planner import Memory, Plan
+from roost.units import GIB, MIB
 
 if TYPE_CHECKING:
     from roost.plan.fleet import HostPlan
@@ -193,7 +194,7 @@ def wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
 
 def size(amount: int) -> str:
     """Bytes for people; a deficit keeps its sign."""
-    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+    for unit, factor in (("GiB", GIB), ("MiB", MIB)):
         if abs(amount) >= factor:
             return f"{amount / factor:,.2f} {unit}"
     return f"{amount:,} bytes"
