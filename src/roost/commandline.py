@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from roost.catalog import Engine
+from roost.catalog_schema import Engine
 from roost.errors import UsageError
 from roost.settings import Settings
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from roost import builds, fallbacks, launch, lock, quality, site, versions
 from roost import catalog as catalog_module
 from roost.builds import ImageBuild
-from roost.catalog import Catalog, Engine, Gpu, Watch
+from roost.catalog import Catalog
+from roost.catalog_schema import Engine, Gpu, Watch
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
 from roost.settings import Settings

@@ -18,7 +18,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roost import commandline, yamlfile
-from roost.catalog import Catalog, Recipe
+from roost.catalog import Catalog
+from roost.catalog_schema import Recipe
 from roost.commandline import Read
 from roost.errors import UsageError
 from roost.pins import Image, Repository, Revision

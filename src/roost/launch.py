@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from roost import engines, onhost
-from roost.catalog import (
+from roost.catalog import Catalog
+from roost.catalog_schema import (
     ApiKey,
-    Catalog,
     Engine,
     Hardware,
     Known,

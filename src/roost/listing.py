@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from roost.catalog import Catalog, Recipe, Speculation
+from roost.catalog import Catalog
+from roost.catalog_schema import Recipe, Speculation
 from roost.pins import Image, Repository
 
 MARKS = {"verified": "yes", "unsupported": "no", "untested": "-"}

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from roost import catalog, fallbacks, hub, lock, site
-from roost.catalog import Catalog, Recipe
+from roost.catalog import Catalog
+from roost.catalog_schema import Recipe
 from roost.errors import RoostError, UsageError
 from roost.lock import Failure, Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from roost import catalog, launch, listing
-from roost.catalog import Catalog, Model, Recipe
+from roost.catalog import Catalog
+from roost.catalog_schema import Model, Recipe
 from roost.errors import RefusedError
 from roost.figures import Column, Table, Value
 

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from roost import pulls
-from roost.catalog import Gpu
+from roost.catalog_schema import Gpu
 from roost.deployment import Deployment, Requirements
 from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts

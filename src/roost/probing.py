@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import yaml
 
-from roost.catalog import Catalog, Gpu, Hardware, Recipe
+from roost.catalog import Catalog
+from roost.catalog_schema import Gpu, Hardware, Recipe
 from roost.errors import RoostError, UsageError
 from roost.hosts import GpuFacts, HostFacts
 from roost.inventory import Connection, Host

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from roost import catalog, figures, pins
+from roost import catalog, catalog_schema, figures, pins
 from roost.pages import markdown_table
 from roost.settings import Settings, Strict
 from roost.site import PREFIX, HostVars
@@ -25,24 +25,24 @@ def _default(field: FieldInfo) -> str:
 
 #: Everything that stands in a catalogue's files, from the outside in.
 _KINDS: tuple[type[Strict], ...] = (
-    catalog.Recipe,
+    catalog_schema.Recipe,
     pins.Repository,
     pins.Revision,
-    catalog.Speculation,
-    catalog.Support,
+    catalog_schema.Speculation,
+    catalog_schema.Support,
     pins.Image,
     pins.Build,
     pins.Fallback,
-    catalog.Variant,
-    catalog.Contradiction,
+    catalog_schema.Variant,
+    catalog_schema.Contradiction,
     figures.Table,
     figures.Column,
     figures.Row,
-    catalog.Model,
-    catalog.KnownRevision,
-    catalog.Hardware,
-    catalog.Gpu,
-    catalog.Engine,
+    catalog_schema.Model,
+    catalog_schema.KnownRevision,
+    catalog_schema.Hardware,
+    catalog_schema.Gpu,
+    catalog_schema.Engine,
 )
 
 
@@ -55,7 +55,7 @@ def _keys(kind: type[Strict]) -> list[str]:
     return [*lines, *described, *([""] if described else [])]
 
 
-def _spelled(engine: catalog.Engine, setting: str) -> str:
+def _spelled(engine: catalog_schema.Engine, setting: str) -> str:
     word = engine.flags[setting].flag if setting in engine.flags else engine.variables.get(setting)
     return f"`{word}`" if word else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from roost.catalog import Recipe
+from roost.catalog_schema import Recipe
 from roost.figures import Figure
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roost import catalog, commandline, engines
-from roost.catalog import Speculation
+from roost.catalog_schema import Speculation
 from roost.errors import UsageError
 from roost.settings import Settings
 

@@ -12,6 +12,7 @@ import yaml
 
 from roost import catalog, importing, launch, yamlfile
 from roost.catalog import Catalog
+from roost.catalog_schema import Recipe
 from roost.errors import RoostError
 from roost.importing import Draft, Format
 from roost.settings import Settings
@@ -36,7 +37,7 @@ def parse(known: Catalog, text: str, form: Format | None = None) -> Draft:
 @pytest.mark.parametrize("path", sorted(SAMPLES.iterdir()), ids=lambda path: path.stem)
 def test_every_draft_loads_and_launches(known: Catalog, path: Path) -> None:
     made = importing.draft(yamlfile.read(path), known)
-    recipe = yamlfile.validate(yamlfile.parse(made.text, path), catalog.Recipe)
+    recipe = yamlfile.validate(yamlfile.parse(made.text, path), Recipe)
     together = known.model_copy(update={"recipes": {recipe.id: recipe}})
     spec = launch.build(
         together,

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.deployments import write_lock
 
 from roost import catalog, deployment, launch, site
+from roost.catalog_schema import ApiKey
 from roost.engines import keys
 from roost.errors import RefusedError, UsageError
 from roost.inventory import Connection, Host
@@ -182,4 +183,4 @@ def test_a_setting_does_not_lose_the_key() -> None:
 
 def test_start_script_and_program_go_together() -> None:
     with pytest.raises(ValueError, match="go together"):
-        catalog.ApiKey(variable="KEY", program="x", source="a test")
+        ApiKey(variable="KEY", program="x", source="a test")

@@ -22,6 +22,7 @@ from tests.unit.source_000 import (
 )
 
 from roost import catalog, launch
+from roost.catalog_schema import Support
 from roost.errors import RefusedError, UsageError
 from roost.lock import Lock, LockedImage, LockedModel
 from roost.settings import Settings
@@ -212,7 +213,7 @@ def test_refusals(arguments: dict[str, Any], kind: type[Exception], message: str
 def test_unsupported_gives_the_reason() -> None:
     known = catalog.builtin()
     recipe = known.recipes[ORNITH]
-    refusing = catalog.Support(support="unsupported", reason="no kernels", source="a test")
+    refusing = Support(support="unsupported", reason="no kernels", source="a test")
     changed = recipe.model_copy(update={"hardware": {**recipe.hardware, "cpu": refusing}})
     other = known.model_copy(update={"recipes": {ORNITH: changed}})
     with pytest.raises(RefusedError, match=r"no kernels \(a test\)"):

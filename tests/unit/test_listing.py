@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roost import catalog, listing
-from roost.catalog import Recipe
+from roost.catalog_schema import Recipe
 
 #: As many recipes and machines as a full catalogue has, with ids as long as its longest.
 SHIPPED = catalog.builtin()

@@ -12,7 +12,7 @@ from tests.unit.deployments import ORNITH
 from tests.unit.source_000 import AUTHOR_DIGEST, DRAFTER
 
 from roost import catalog, deployment, lock, locking, registry
-from roost.catalog import Recipe
+from roost.catalog_schema import Recipe
 from roost.errors import RefusedError, RoostError
 from roost.lock import Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository

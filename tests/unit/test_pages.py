@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roost import catalog, launch, pages
-from roost.catalog import Recipe
+from roost.catalog_schema import Recipe
 from roost.figures import Table
 
 FOLDER = Path(__file__).parents[2] / "docs" / "recipes"

@@ -33,7 +33,8 @@ from tests.unit.plan_cases import (
 )
 from tests.unit.plan_configs import qwen35_35b
 
-from roost.catalog import Default, Gpu, Hardware, builtin
+from roost.catalog import builtin
+from roost.catalog_schema import Default, Gpu, Hardware
 from roost.errors import RoostError, UsageError
 from roost.hosts import GpuFacts, HostFacts
 from roost.plan import budget, calibration, machine

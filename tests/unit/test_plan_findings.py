@@ -23,8 +23,9 @@ from tests.unit.test_plan_truth import (
     with_recipe,
 )
 
-from roost import catalog, hosts, launch
+from roost import hosts, launch
 from roost.catalog import Catalog
+from roost.catalog_schema import Speculation
 from roost.errors import RoostError
 from roost.hub import HubRefusedError, HubUnavailableError
 from roost.launch import Weights
@@ -117,7 +118,7 @@ def locked_for_amd64() -> Plan:
 
 
 def with_mtp() -> Catalog:
-    mtp = catalog.Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
+    mtp = Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
     return with_recipe(FP8, speculation={**CATALOG.recipes[FP8].speculation, "mtp": mtp})
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from roost import catalog, launch
-from roost.catalog import Catalog, Recipe
+from roost.catalog import Catalog
+from roost.catalog_schema import Recipe, Speculation
 from roost.pins import Image
 from roost.plan import planner
 from roost.plan.planner import Plan
@@ -197,7 +198,7 @@ def test_an_image_without_kernels_for_the_gpu() -> None:
 
 def test_mtp_that_is_declared_and_not_there() -> None:
     """Source 001: 62,546 tensors, none of them of MTP."""
-    mtp = catalog.Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
+    mtp = Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
     known = with_recipe(FP8, speculation={**CATALOG.recipes[FP8].speculation, "mtp": mtp})
     made = plan(FP8, "gb10", "mtp", known=known)
     assert "mtp-tensors-missing" in errors(made)

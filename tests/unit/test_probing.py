@@ -13,7 +13,8 @@ from click.testing import CliRunner
 from tests.unit.probes import Section, probe_output
 
 from roost import catalog, hosts, inventory, probe_cli, probing, site
-from roost.catalog import Catalog, Support
+from roost.catalog import Catalog
+from roost.catalog_schema import Support
 from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Connection, Host

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.source_000 import flags
 
 from roost import catalog, engines
-from roost.catalog import Speculation
+from roost.catalog_schema import Speculation
 from roost.errors import UsageError
 from roost.pins import Repository, Revision
 from roost.settings import Settings

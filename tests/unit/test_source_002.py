@@ -22,6 +22,7 @@ from tests.unit.source_002 import (
 )
 
 from roost import catalog, launch
+from roost.catalog_schema import Recipe
 
 #: What roost changes in the author's command on purpose: the flag, what it becomes, and why.
 CHANGED: dict[str, tuple[str | None, str]] = {
@@ -52,7 +53,7 @@ CONFIGURED: dict[str, dict[str, str | None]] = {
 }
 
 
-def recipe() -> catalog.Recipe:
+def recipe() -> Recipe:
     return catalog.builtin().recipe(RECIPE)
 
 

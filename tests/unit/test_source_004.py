@@ -9,6 +9,7 @@ from tests.unit import figures_004, source_004
 from tests.unit.published import Wanted, figure
 
 from roost import catalog, launch
+from roost.catalog_schema import Speculation
 from roost.errors import RefusedError, UsageError
 from roost.settings import Settings
 
@@ -155,7 +156,7 @@ def test_what_the_image_has_no_way_to_say_is_refused() -> None:
 def test_another_way_to_speculate_is_refused() -> None:
     known = catalog.builtin()
     recipe = known.recipes[RECIPE]
-    mtp = catalog.Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
+    mtp = Speculation(method="mtp", settings=Settings(num_speculative_tokens=1))
     changed = recipe.model_copy(update={"speculation": {**recipe.speculation, "mtp": mtp}})
     other = known.model_copy(update={"recipes": {RECIPE: changed}})
     with pytest.raises(UsageError, match="no variable for speculation method mtp"):

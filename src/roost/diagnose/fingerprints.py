@@ -18,7 +18,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from roost import versions, yamlfile
-from roost.catalog import Versions
+from roost.catalog_schema import Versions
 from roost.errors import UsageError
 from roost.settings import Strict
 

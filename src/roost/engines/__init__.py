@@ -9,7 +9,7 @@ from roost.errors import UsageError
 from roost.settings import Settings
 
 if TYPE_CHECKING:
-    from roost.catalog import Engine, Speculation
+    from roost.catalog_schema import Engine, Speculation
 
 
 class Place(NamedTuple):

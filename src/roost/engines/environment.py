@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roost.catalog import Engine, Speculation
+from roost.catalog_schema import Engine, Speculation
 from roost.engines import Place, Spelled, flag_words, require_spelled
 from roost.errors import UsageError
 from roost.settings import Settings

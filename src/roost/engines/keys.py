@@ -11,7 +11,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roost.catalog import ApiKey
+    from roost.catalog_schema import ApiKey
 
 
 def entrypoint(words: list[str], key: ApiKey, file: str) -> list[str]:

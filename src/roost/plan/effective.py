@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roost import versions
-from roost.catalog import Default, Engine
+from roost.catalog_schema import Default, Engine
 from roost.settings import Settings
 from roost.units import GIB
 

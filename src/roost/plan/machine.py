@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from roost.catalog import Hardware
+from roost.catalog_schema import Hardware
 from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.plan.calibration import Calibration, builtin

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from roost.catalog import Catalog, KnownImage, Model
+from roost.catalog import Catalog
+from roost.catalog_schema import KnownImage, Model
 from roost.errors import RoostError
 from roost.figures import Figure
 from roost.hosts import HostFacts
