@@ -12,6 +12,7 @@ from typing import Any
 from roost.diagnose import Diagnosis, diagnose, symptoms
 from roost.diagnose.findings import shown
 from roost.onhost.logs import unpacked
+from roost.onhost.trial import BY_KERNEL, BY_WATCHDOG
 
 Failure = Mapping[str, Any]
 
@@ -84,7 +85,7 @@ def _diagnosed(log: str, deployment: Mapping[str, Any] | None) -> list[Diagnosis
 
 
 def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:
-    if "the watchdog stopped it" in failure["what"]:
+    if BY_WATCHDOG in failure["what"]:
         yield _told(
             "stopped-for-memory",
             "the watchdog stopped the engine before the host ran out of memory",
@@ -99,7 +100,7 @@ def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:
         return
     if failure["exit_code"] != _KILLED:
         return
-    if "killed it for memory" in failure["what"]:
+    if BY_KERNEL in failure["what"]:
         yield _told(
             "killed-for-memory",
             "the kernel killed the engine for memory",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from roost.diagnose.findings import Diagnosis, shown
+from roost.onhost.judging import ANSWERED_WRONGLY, NO_DRAFTS, THINKS_ALOUD
 
 Check: TypeAlias = Mapping[str, Any]
 
@@ -30,8 +31,9 @@ class _Symptom:
 def _says_nothing(checks: Sequence[Check]) -> bool:
     # An empty answer that was judged, or none within the time. Where nobody could ask, nothing
     # was observed either, and that says nothing of the engine.
+    # "timed out" is how Python's sockets say it.
     return all(
-        ("answered wrongly" in check["why"] and not check["observed"].strip("'\" "))
+        (ANSWERED_WRONGLY in check["why"] and not check["observed"].strip("'\" "))
         or "timed out" in check["observed"]
         for check in checks
     )
@@ -42,11 +44,14 @@ def _answers(checks: Sequence[Check]) -> bool:
 
 
 def _never_accepted(checks: Sequence[Check]) -> bool:
-    return any(re.fullmatch(r"no drafts|1\.0[01]", check["observed"]) for check in checks)
+    return any(
+        check["observed"] == NO_DRAFTS or re.fullmatch(r"1\.0[01]", check["observed"])
+        for check in checks
+    )
 
 
 def _leaks(checks: Sequence[Check]) -> bool:
-    return any("thinking text" in check["why"] for check in checks)
+    return any(THINKS_ALOUD in check["why"] for check in checks)
 
 
 #: Of several with the same checks the first that is seen counts.

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 
 from . import counters
 from .endpoint import Endpoint, Reply
-from .judging import NOT_JUDGED, answer_text, check, judge
+from .judging import NO_DRAFTS, NOT_JUDGED, answer_text, check, judge
 
 #: At temperature 0 two requests may still part at a near tie: a block of drafts and a single token
 #: round differently in bfloat16, as do a cached and a computed prefix.
@@ -144,7 +144,7 @@ class Gate:
             )
         if length is None:
             why = "no draft was verified, by the engine's own counters"
-            return [check("accept_length", False, expected, "no drafts", why)]
+            return [check("accept_length", False, expected, NO_DRAFTS, why)]
         ok = length >= at_least
         why = "" if ok else "the drafter fits this model worse than it did, or not at all"
         return [check("accept_length", ok, expected, f"{length:.2f}", why)]

@@ -7,6 +7,12 @@ from typing import Any, Mapping
 
 _THINKING = re.compile(r"</?think(ing)?>|<\|channel\|>analysis", re.IGNORECASE)
 
+#: Words of a check by which the controller tells failures apart (:mod:`roost.diagnose.symptoms`).
+THINKS_ALOUD = "the answer contains thinking text"
+ANSWERED_WRONGLY = "was answered wrongly"
+#: What is observed where an engine that speculates has verified no draft.
+NO_DRAFTS = "no drafts"
+
 
 def judge(question: Mapping[str, str], response: Any) -> dict[str, Any]:
     """Judge one chat completion.
@@ -24,9 +30,9 @@ def judge(question: Mapping[str, str], response: Any) -> dict[str, Any]:
         return _answer(question, False, shown, "the reply is not a chat completion")
     thinking = leaked_thinking(text)
     if thinking:
-        return _answer(question, False, text, f"the answer contains thinking text ({thinking})")
+        return _answer(question, False, text, f"{THINKS_ALOUD} ({thinking})")
     if not re.search(question["pattern"], text, re.IGNORECASE):
-        return _answer(question, False, text, f"{question['prompt']!r} was answered wrongly")
+        return _answer(question, False, text, f"{question['prompt']!r} {ANSWERED_WRONGLY}")
     return _answer(question, True, text, "")
 
 

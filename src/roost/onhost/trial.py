@@ -21,6 +21,11 @@ HEALTH_TIMEOUT = 25.0
 #: Seconds for the rest of a log after the line that says it is over, or after its end.
 LAST_WORDS = 1.0
 
+#: Who ended an engine for want of memory. The controller tells these ends from others by the words
+#: (:mod:`roost.failures`).
+BY_WATCHDOG = "the watchdog stopped it"
+BY_KERNEL = "the kernel killed it for memory"
+
 
 class Wanted(NamedTuple):
     """What is to serve.
@@ -186,7 +191,7 @@ def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
         raise TrialError("engine", f"the container is gone, {when}", log.text())
     kernel = machine.kernel(found, log.begun)
     relieved = machine.relieved(found)
-    by = f" (the watchdog stopped it: {relieved})" if relieved else ""
+    by = f" ({BY_WATCHDOG}: {relieved})" if relieved else ""
     raise TrialError(
         "engine", f"{ended(found)}{by} {when}", log.text(), state=found["State"], kernel=kernel
     )
@@ -195,7 +200,7 @@ def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
 def ended(container: Mapping[str, Any]) -> str:
     """How an engine ended, in a few words."""
     state = container["State"]
-    killed = " (the kernel killed it for memory)" if state.get("OOMKilled") else ""
+    killed = f" ({BY_KERNEL})" if state.get("OOMKilled") else ""
     return f"the engine ended with exit code {state['ExitCode']}{killed}"
 
 
