@@ -20,11 +20,13 @@ from roost import smi
 Sections = Mapping[str, tuple[int, str]]
 
 
-class _Facts(BaseModel):
+class Facts(BaseModel):
+    """Base of what is known of a host: immutable."""
+
     model_config = ConfigDict(frozen=True)
 
 
-class GpuState(_Facts):
+class GpuState(Facts):
     """What a GPU does right now. ``reasons`` is NVML's mask of what holds its clocks down."""
 
     index: int
@@ -38,14 +40,14 @@ class GpuState(_Facts):
     reasons: int | None
 
 
-class CdiSpec(_Facts):
+class CdiSpec(Facts):
     """A specification of NVIDIA devices; ``driver`` is the one whose libraries it names."""
 
     path: str
     driver: str | None
 
 
-class Space(_Facts):
+class Space(Facts):
     """A file system."""
 
     mount: str
@@ -53,7 +55,7 @@ class Space(_Facts):
     free_bytes: int
 
 
-class Interface(_Facts):
+class Interface(Facts):
     """A network interface."""
 
     name: str
@@ -61,7 +63,7 @@ class Interface(_Facts):
     mtu: int
 
 
-class Watchdog(_Facts):
+class Watchdog(Facts):
     """What the watchdog says: ``held`` why an engine is stopped, ``events`` as it told them."""
 
     active: bool
@@ -70,7 +72,7 @@ class Watchdog(_Facts):
     events: list[dict[str, Any]]
 
 
-class Condition(_Facts):
+class Condition(Facts):
     """Everything that the probe saw of it.
 
     ``peer_access`` is whether each GPU reads the others' memory, ``hook`` whether NVIDIA's is where
@@ -128,8 +130,8 @@ def read(sections: Sections, memory: Mapping[str, int]) -> Condition:
         groups=groups,
         docker_members=members,
         open_files=_hard_limit(said("daemon_limits")),
-        root=_space(said("disk_root")),
-        shared_memory=_space(said("shared_memory")),
+        root=space(said("disk_root")),
+        shared_memory=space(said("shared_memory")),
         shared_memory_owners=_integers(said("shared_memory_owners")),
         remove_ipc={"b true": True, "b false": False}.get(said("remove_ipc") or ""),
         time_synchronised=True if said("time_sync") is not None else None,
@@ -219,8 +221,8 @@ def _hard_limit(output: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def _space(output: str | None) -> Space | None:
-    """From ``df -Pk``."""
+def space(output: str | None) -> Space | None:
+    """The file system in the last line of ``df -Pk``; none where it gave no figures."""
     fields = output.splitlines()[-1].split() if output else []
     if len(fields) < 6 or not (fields[1].isdigit() and fields[3].isdigit()):
         return None

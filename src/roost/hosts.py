@@ -13,10 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from roost import condition, smi
-from roost.condition import Condition
+from roost.condition import Condition, Facts
 from roost.errors import RoostError
 from roost.onhost import NAME, lease
 
@@ -26,11 +24,7 @@ _LISTEN = "0A"
 GpuTrouble = Literal["missing", "driver_not_loaded", "reboot_required", "no_devices", "unreadable"]
 
 
-class _Facts(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-
-class GpuFacts(_Facts):
+class GpuFacts(Facts):
     """One row of nvidia-smi."""
 
     index: int
@@ -47,7 +41,7 @@ class GpuFacts(_Facts):
         return int(match[0]) if match else None
 
 
-class DockerFacts(_Facts):
+class DockerFacts(Facts):
     """What dockerd says of itself."""
 
     version: str
@@ -64,7 +58,7 @@ class DockerFacts(_Facts):
         return int(match[0]) if match else 0
 
 
-class HostFacts(_Facts):
+class HostFacts(Facts):
     """Everything the probe saw."""
 
     machine: str
@@ -151,8 +145,8 @@ def parse(text: str) -> HostFacts:
     gpus, trouble, message = _gpus(*sections["gpu"])
     docker, docker_message = _docker(*sections["docker"])
     meminfo = _meminfo(sections["meminfo"][1])
-    models_filesystem, models_free = _disk(sections["disk_models"][1])
-    docker_filesystem, docker_free = _disk(sections["disk_docker"][1])
+    models = condition.space(sections["disk_models"][1])
+    docker_data = condition.space(sections["disk_docker"][1])
     return HostFacts(
         machine=machine,
         architecture=_ARCHITECTURES.get(machine, machine),
@@ -178,10 +172,10 @@ def parse(text: str) -> HostFacts:
         rollout=_lease(*sections.get("rollout", (1, ""))),
         image=_image(*sections.get("image", (1, ""))),
         containers=_containers(*sections["containers"]),
-        models_free_bytes=models_free,
-        models_filesystem=models_filesystem,
-        docker_free_bytes=docker_free,
-        docker_filesystem=docker_filesystem,
+        models_free_bytes=models.free_bytes if models else None,
+        models_filesystem=models.mount if models else None,
+        docker_free_bytes=docker_data.free_bytes if docker_data else None,
+        docker_filesystem=docker_data.mount if docker_data else None,
         listening=sorted(_listening(sections["tcp"][1]) | _listening(sections["tcp6"][1])),
         python=sections["python"][1].strip() or None,
         condition=condition.read(sections, meminfo),
@@ -302,14 +296,6 @@ def _meminfo(output: str) -> dict[str, int]:
         match[1]: int(match[2]) * 1024
         for match in re.finditer(r"^(\w+):\s+(\d+) kB$", output, flags=re.MULTILINE)
     }
-
-
-def _disk(output: str) -> tuple[str | None, int | None]:
-    """Mount point and free bytes from ``df -Pk``."""
-    fields = output.splitlines()[-1].split() if output else []
-    if len(fields) < 6 or not fields[3].isdigit():
-        return None, None
-    return fields[5], int(fields[3]) * 1024
 
 
 def _listening(table: str) -> set[int]:
