@@ -25,11 +25,7 @@ def argv(deployment: Deployment) -> list[str]:
     """The command that tries it: GPUs, rights and environment of the launch, nothing else of it."""
     spec = deployment.spec
     words = ["timeout", "--signal=KILL", str(PATIENCE), "docker", "run", "--rm", "--interactive"]
-    words += ["--network", "none", "--gpus", str(spec.gpus)]
-    for capability in spec.security.cap_drop:
-        words += ["--cap-drop", capability]
-    if spec.security.no_new_privileges:
-        words += ["--security-opt", "no-new-privileges"]
+    words += ["--network", "none", "--gpus", str(spec.gpus), *spec.security.options]
     for key, value in spec.env.items():
         words += ["--env", f"{key}={value}"]
     return [*words, "--entrypoint", "python3", spec.image, "-"]

@@ -124,6 +124,14 @@ class Security(BaseModel):
     no_new_privileges: bool = True
     privileged: bool = False
 
+    @property
+    def options(self) -> list[str]:
+        """The options of ``docker run`` that take rights away."""
+        words = [word for name in self.cap_drop for word in ("--cap-drop", name)]
+        if self.no_new_privileges:
+            words += ["--security-opt", "no-new-privileges"]
+        return words
+
 
 class Weights(BaseModel):
     """One repository at one revision, and the directory it has on a host."""
@@ -548,10 +556,7 @@ def docker_argv(spec: LaunchSpec) -> list[str]:
     words += ["--pids-limit", str(spec.pids_limit)]
     for name, limit in spec.ulimits.items():
         words += ["--ulimit", f"{name}={limit}:{limit}"]
-    for capability in spec.security.cap_drop:
-        words += ["--cap-drop", capability]
-    if spec.security.no_new_privileges:
-        words += ["--security-opt", "no-new-privileges"]
+    words += spec.security.options
     for key, value in spec.log_options.items():
         words += ["--log-opt", f"{key}={value}"]
     for key, value in spec.labels.items():
