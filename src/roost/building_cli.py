@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from roost import options
-from roost.errors import RoostError
 
 
 @click.command()
@@ -20,7 +19,5 @@ def build(inventory: Path, limit: str | None, ask_become_pass: bool) -> None:
 
     password = options.password(ask_become_pass)
     result = fleet.run_playbook("build", inventory, limit=limit, become_password=password)
-    if not result.ok:
-        bad = ", ".join([*result.failed, *result.unreachable])
-        raise RoostError(f"build failed on: {bad or 'no host in particular'} ({result.status})")
+    result.require("build")
     click.echo("ready to deploy: " + ", ".join(result.hosts))

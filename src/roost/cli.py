@@ -281,9 +281,7 @@ def deploy(
         become_password=options.password(ask_become_pass),
         extra_vars={"despite_rollout": True} if despite_rollout else None,
     )
-    if not result.ok:
-        bad = ", ".join([*result.failed, *result.unreachable])
-        raise RoostError(f"deploy failed on: {bad or 'no host in particular'} ({result.status})")
+    result.require("deploy")
     click.echo(
         ("checked, nothing was changed: " if check else "deployed: ")
         + ", ".join(f"{host} (changed={result.changed.get(host, 0)})" for host in result.hosts)

@@ -37,6 +37,19 @@ class PlayResult:
         """Every host was processed and none failed."""
         return self.status == "successful" and bool(self.hosts)
 
+    def require(self, what: str) -> None:
+        """Nothing, or the hosts that failed or were not reached.
+
+        Args:
+            what: Was done, for the message: ``deploy``.
+
+        Raises:
+            RoostError: It did not work on every host.
+        """
+        if not self.ok:
+            bad = ", ".join([*self.failed, *self.unreachable]) or "no host in particular"
+            raise RoostError(f"{what} failed on: {bad} ({self.status})")
+
 
 def run_playbook(
     name: str,
