@@ -14,8 +14,6 @@ from functools import cached_property
 from itertools import accumulate, chain, islice
 from typing import IO, TypeAlias
 
-from roost.onhost.redaction import redact as redact  # re-exported: logs are redacted here too
-
 Source: TypeAlias = IO[bytes] | IO[str] | Iterable[bytes] | Iterable[str]
 
 #: Bytes read at a time.
