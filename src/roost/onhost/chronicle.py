@@ -1,4 +1,4 @@
-"""What the watchdog has done and seen: a line in the journal, an event in its state, evidence."""
+"""What the watchdog has done and seen: lines in the journal, events in its state, and evidence."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Chronicle:
         return self._state["held"] is not None
 
     def release(self) -> None:
-        """An engine runs again."""
+        """Note that an engine runs again, so that none is held any more."""
         with self._writing:
             self._state["held"] = None
             self._write()
 
     def knows(self, what: str, life: str) -> bool:
-        """Whether this was told of this life of a container before."""
+        """Whether such an event was told already since a container's last start."""
         events = self._state["events"]
         return any(one["what"] == what and one["life"] == life for one in events)
 
@@ -78,9 +78,9 @@ class Chronicle:
             why: ``frozen``, ``silent``, ``unready``, ``memory``, ``dead``, ``attempts``, ``ends``.
             said: One sentence.
             case: Of the evidence.
-            life: Of the container.
-            release: That serves.
-            held: It is to stay stopped.
+            life: When the container was started, which tells its starts apart.
+            release: The one that serves.
+            held: The engine is to stay stopped.
         """
         event = {
             "at": now(),
@@ -110,6 +110,6 @@ class Chronicle:
         return sum(one["what"] in ENDS and one["second"] > since for one in events)
 
     def _write(self) -> None:
-        # A disk that is full keeps nobody from acting; the journal has it.
+        # A full disk must not keep the watchdog from acting; the journal has the event.
         with contextlib.suppress(OSError):
             self._own.write(self._state, "state.json")

@@ -1,4 +1,4 @@
-"""Docker's API over its socket, for who asks too often to start a program each time."""
+"""Docker's API over its socket, for callers that ask too often to start a program each time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DockerApi:
         return found
 
     def running(self, prefix: str) -> dict[str, str]:
-        """Ids of running containers whose name begins so, by name.
+        """Ids of running containers whose name begins with a prefix, by name.
 
         Raises:
             MachineError: The daemon does not answer.
@@ -59,7 +59,7 @@ class DockerApi:
         return {each["Names"][0].lstrip("/"): each["Id"] for each in json.loads(body)}
 
     def kill(self, container: str) -> None:
-        """End it at once; does nothing if it does not run.
+        """End a container at once; does nothing if it does not run.
 
         Raises:
             MachineError: The daemon does not answer.

@@ -31,7 +31,7 @@ _LAST = (
 
 
 class Engine(NamedTuple):
-    """What an engine says of the requests it works on.
+    """Where and how an engine tells how many requests it works on.
 
     Attributes:
         metrics_path: Of its Prometheus page.
@@ -71,8 +71,9 @@ def drain(
         name: Of the server.
         engine: How its engine counts.
         timeout: Seconds that its requests may take to end.
-        late: What then: ``fail`` takes it back in, ``go_on`` leaves it drained.
-        last: Drain it though no other one serves.
+        late: What happens after that: ``fail`` takes the server back in, ``go_on`` leaves it
+            drained.
+        last: Drain it even where no other server is left.
 
     Returns:
         ``{changed, state, requests, engine_requests, seconds, failure, fix}``: the state is
@@ -187,7 +188,7 @@ class _Count:
         if (running, tokens, server.requests) != (self.engine_requests, self._tokens, 0):
             self._since = time.monotonic()
         self.engine_requests, self._tokens = running, tokens
-        # An engine that counts none, or does not answer, has none that HAProxy does not know of.
+        # Of an engine that counts no requests, or does not answer, HAProxy's count is all there is.
         return server.requests == 0 and (not running or time.monotonic() - self._since >= STALE)
 
     def said(self) -> str:

@@ -19,10 +19,10 @@ from .vigil import Limits, Look, Suspicion, Vigil
 
 #: Seconds between two questions for a health that is good.
 HEALTH_INTERVAL = 60.0
-#: Seconds that an answer may take; some engines generate a token for their health.
+#: Seconds that an answer may take; some engines generate a token to answer /health.
 ANSWER = 25.0
-#: Seconds for the one token that is asked for before an engine is ended for having none; or the
-#: limit itself, where that is shorter.
+#: Seconds to wait for the one token that is asked for before an engine is ended as frozen; where
+#: the limit for frozen engines is shorter, that counts.
 LAST_QUESTION = 60.0
 #: Processes that compile for an engine.
 COMPILERS = {"nvcc", "cicc", "ptxas", "cudafe++", "fatbinary", "ninja", "cc1", "cc1plus"}
@@ -32,11 +32,11 @@ class EngineWatch:
     """The engine that serves.
 
     Args:
-        limits: How long is too long; that of a start is the deployment's.
+        limits: How long is too long. That of a start is taken from the deployment instead.
         machine: This host.
         docker: Its daemon.
         store: Its releases.
-        chronicle: Where it is told.
+        chronicle: Where events are told and evidence is kept.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EngineWatch:
         if self._vigil.wants_health or at - self._asked_health >= HEALTH_INTERVAL:
             self._asked_health = at
             healthy = endpoint.get(self._deployment["health_path"], ANSWER).status == 200
-        # What costs a process is asked only of an engine that seems still.
+        # Each of these starts a process, so only an engine that seems to stand still is asked.
         still = self._suspicion is not None
         look = Look(
             at=at,
@@ -129,7 +129,7 @@ class EngineWatch:
         return self._deployment.get("watched") or {}
 
     def _begin(self, inspected: dict[str, Any], life: tuple[str, str]) -> Vigil | None:
-        """Another life of a container, or one that is seen for the first time."""
+        """Begin to watch a container that was started, or that is seen for the first time."""
         same = self._life is not None and self._life[0] == life[0]
         if same and int(self._machine.unit(NAME).get("NRestarts") or 0) > 0:
             # Its end came between two looks, and the container shows the next life already.
@@ -148,7 +148,7 @@ class EngineWatch:
         return Vigil(watched.get("series"), gauges, limits, watched.get("working_watts"))
 
     def _down(self, inspected: dict[str, Any]) -> None:
-        """It does not run: crashed, given up, or stopped by somebody who wanted it so."""
+        """Tell of an engine that does not run, unless somebody has stopped it on purpose."""
         state = inspected["State"]
         unit = self._machine.unit(NAME)["ActiveState"]
         killed = ", killed by the kernel for memory" if state.get("OOMKilled") else ""
@@ -200,7 +200,7 @@ class EngineWatch:
 
 
 def watts() -> float | None:
-    """Of the GPU that draws most; none where nvidia-smi does not say."""
+    """Power of the GPU that draws most, W; none where nvidia-smi does not say."""
     query = ["nvidia-smi", "--query-gpu=power.draw", "--format=csv,noheader,nounits"]
     try:
         return max(float(line) for line in evidence.said(query).splitlines())

@@ -1,4 +1,4 @@
-"""What is kept of a host when an engine is found dead: few, small, and without secrets.
+"""What is kept of a host when an engine is found dead: a few small files without secrets.
 
 Written before anything is done about it, for a restart destroys most of it. A program that hangs,
 as nvidia-smi does on a driver that hangs, is left behind after some seconds.
@@ -38,10 +38,10 @@ PROCESSES = 15
 
 
 def said(argv: Iterable[str], patience: float = PATIENCE) -> str:
-    """What a program writes, both streams; what went wrong instead, if it did.
+    """What a program prints, on both streams; where it cannot be run, why.
 
-    One that does not end is killed, and waited for no longer than a second: in a system call that
-    never returns, it would never be over.
+    One that does not end in time is killed, and then waited for no longer than a second: a process
+    in a system call that never returns would never be gone.
     """
     words = list(argv)
     with tempfile.TemporaryFile() as output:
@@ -85,7 +85,7 @@ def capture(
         secrets: Values that must be in no file, beside what looks like a secret.
 
     Returns:
-        Name of the case in the folder; empty if the disk takes nothing.
+        Name of the case in the folder; empty where it could not be written.
     """
     name = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()) + f"-{why['why']}"
     redact = Redactor(secrets)

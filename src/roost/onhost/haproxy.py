@@ -30,7 +30,7 @@ _DRAIN = 0x08 | 0x10
 #: ``srv_op_state``: starting slowly, or running.
 _UP = {"1", "2"}
 _HEADER = "# be_id "
-#: Seconds for what is over at once, unless HAProxy is just being reloaded.
+#: Seconds for an answer, which comes at once unless HAProxy is just being reloaded.
 _PATIENCE = 10.0
 
 
@@ -39,13 +39,13 @@ class AbsentError(Exception):
 
 
 class Server(NamedTuple):
-    """A server.
+    """A server of the backend, as the current worker sees it.
 
     Attributes:
         name: The inventory name of its host.
         address: Where its requests go.
-        port: The same.
-        tls: Whether they go through TLS.
+        port: Its port there.
+        tls: Whether requests go through TLS.
         state: ``ready``, ``drain`` or ``maint``, as somebody has asked for.
         up: Whether its health check has passed.
         check: What the last health check said.
@@ -113,7 +113,7 @@ class Haproxy:
         return found
 
     def set(self, server: str, state: str) -> None:
-        """Have all workers ``drain`` a server, or take it for ``ready``; later ones too.
+        """Put a server into a state (``drain`` or ``ready``) in all workers, and for later ones.
 
         Raises:
             AbsentError: No HAProxy runs.
@@ -148,7 +148,7 @@ class Haproxy:
         return states != kept
 
     def turn(self) -> contextlib.AbstractContextManager[None]:
-        """Nobody else decides meanwhile which servers are drained."""
+        """A lock for whoever decides which servers are drained; use it in a ``with``."""
         return self._alone("turn")
 
     @contextlib.contextmanager
@@ -193,7 +193,7 @@ class Haproxy:
         raise AbsentError(f"{self._master}: {said.strip() or 'no answer'}")
 
     def _statistics(self, worker: str) -> dict[str, dict[str, str]]:
-        """By server; none where the worker has ended meanwhile."""
+        """Statistics by server; empty where the worker has ended meanwhile."""
         said = self._ask(worker, f"show stat {BACKEND} 4 -1")
         rows = csv.DictReader(said.partition("# ")[2].splitlines())
         return {row["svname"]: row for row in rows}
@@ -202,7 +202,7 @@ class Haproxy:
         return self._send(f"@!{worker} {command}")
 
     def _send(self, command: str) -> str:
-        """The answer to a command; empty where the master was just executing itself anew."""
+        """The answer to a command; empty where the master was re-executing itself just then."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_PATIENCE)
@@ -217,6 +217,7 @@ class Haproxy:
 
 
 def _tries() -> Iterator[None]:
+    """Tries, a tenth of a second apart, for as long as a reload may take."""
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
         yield

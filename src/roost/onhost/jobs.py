@@ -1,4 +1,4 @@
-"""Background jobs of Ansible's on this host: what came of one, and its end before its time.
+"""Background jobs that Ansible has started on this host: the result of one, and stopping it.
 
 A job is known by its record, ``~/.ansible_async/<id>.<number>``. Ansible's wrapper is two
 processes, both with the id among their arguments: one runs the module, in a process group of its
@@ -18,7 +18,7 @@ GONE = "its process on the host is gone: killed, or the host was restarted"
 
 
 def result(job: Path) -> dict[str, Any] | None:
-    """What a job has returned; none while it works."""
+    """What a job's module has returned; none while it works."""
     if (ended := _recorded(job)) is not None or _processes(job):
         return ended
     # It may have ended between the two looks.
@@ -26,19 +26,20 @@ def result(job: Path) -> dict[str, Any] | None:
 
 
 def stop(job: Path) -> bool:
-    """Kill a job with everything that it has started, and forget it.
+    """Kill a job with everything that it has started, and remove its record.
 
-    All of them are of one session. Of one process group they are not: the wrapper gives the job its
-    group only after it was begun, and what it has started by then keeps the one that it came with.
+    All its processes are in one session. They need not be in one process group: the wrapper gives
+    the job a group of its own only after it was begun, and what it has started by then keeps the
+    group that it was started in.
 
     Returns:
-        Whether it was at work.
+        Whether anything had to be killed.
     """
     wrapper = _processes(job)
     watcher = {pid for pid in wrapper if _is_watcher(pid, wrapper)}
     sessions = {_session(pid) for pid in wrapper} - {None}
     killed: set[int] = set()
-    # What was started between a look and its kill is found by the next.
+    # A process that was started between listing and killing is in the next list.
     while found := {pid for pid in _pids() if _session(pid) in sessions} - watcher - killed:
         for pid in found:
             with contextlib.suppress(ProcessLookupError):
@@ -64,9 +65,10 @@ def _recorded(job: Path) -> dict[str, Any] | None:
 
 
 def _processes(job: Path) -> set[int]:
-    """Those of the wrapper.
+    """PIDs of a job's wrapper.
 
-    The number after the dot is no argument: it is that of a process that has long ended.
+    Of the record's name only the part before the dot is among their arguments. The number after it
+    is the PID of a process that has long ended.
     """
     begun_as = job.name.rsplit(".", 1)[0].encode()
     found = set()
@@ -78,9 +80,9 @@ def _processes(job: Path) -> set[int]:
 
 
 def _is_watcher(pid: int, wrapper: set[int]) -> bool:
-    """Whether a process of the wrapper's is the one that watches the other."""
+    """Whether a process of the wrapper is the one that watches the other."""
     try:
-        # The fourth and fifth field, after a name that may have any character in it.
+        # Fields 4 and 5 of proc(5), counted behind the name, which may hold any character.
         parent, group = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1:3]
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""The host's Docker and systemd, in the few words that a transaction needs."""
+"""The host's Docker and systemd, as far as a transaction and the watchdog need them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from .logs import LONGEST, Log
 #: Seconds for one command; the longest is a stop, in which Docker waits ten before it kills.
 _COMMAND = 120.0
 
-
-#: What the watchdog has stopped for want of memory, in the runtime directory.
+#: File in the runtime directory: what the watchdog has stopped for want of memory.
 RELIEVED = "relieved.json"
 
 
@@ -26,7 +25,10 @@ class MachineError(Exception):
 
 
 class Machine:
-    """This host."""
+    """This host's containers and units.
+
+    Methods raise :class:`MachineError` where Docker or systemd does not do what was asked.
+    """
 
     def inspect(self, container: str) -> dict[str, Any] | None:
         """All that Docker knows of a container; none if there is no such container."""
@@ -58,15 +60,15 @@ class Machine:
         return True
 
     def start(self, container: str) -> None:
-        """Start it; does nothing if it runs."""
+        """Start a container; does nothing if it runs."""
         self._run("docker", "start", container)
 
     def stop(self, container: str) -> None:
-        """Stop it; does nothing if it does not run."""
+        """Stop a container; does nothing if it does not run."""
         self._run("docker", "stop", container)
 
     def remove(self, container: str) -> None:
-        """Remove it, running or not; does nothing if it is not there."""
+        """Remove a container, running or not; does nothing if there is none of that name."""
         if self.inspect(container) is not None:
             self._run("docker", "rm", "--force", container)
 
@@ -75,7 +77,7 @@ class Machine:
         self._run("docker", "rename", container, name)
 
     def log(self, container: str) -> str:
-        """Its log so far, both streams in order, over all its starts."""
+        """A container's log so far, both streams in order, over all its starts."""
         log = Log()
         with _logs("--tail=all", container) as child:
             _read(child, log)
@@ -108,7 +110,12 @@ class Machine:
         return said
 
     def follow(self, container: str, *, whole: bool) -> Follower:
-        """Its log as it grows, of this start or only from now on; use it in a ``with``."""
+        """A container's log as it grows; use it in a ``with``.
+
+        Args:
+            container: Its name.
+            whole: From its last start on; else only the last lines of that, and what follows.
+        """
         return Follower(container, whole=whole)
 
     def age(self, inspected: dict[str, Any]) -> float:
@@ -136,16 +143,16 @@ class Machine:
         return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line)
 
     def unit_start(self, name: str) -> None:
-        """Start it now and at every boot, with all its attempts before it."""
+        """Start a unit now and at every boot; none of its attempts to start is used up."""
         if self.unit(name)["ActiveState"] == "activating":
-            # It pauses before a further attempt.
+            # It is in the pause before a further attempt.
             self._run("systemctl", "stop", name)
         self._run("systemctl", "reset-failed", name, check=False)
         self._run("systemctl", "enable", "--quiet", name)
         self._run("systemctl", "start", name)
 
     def unit_stop(self, name: str) -> None:
-        """Stop it now; it stays enabled, so that a reboot brings back what it runs."""
+        """Stop a unit now; it stays enabled, so that a reboot brings back what it runs."""
         self._run("systemctl", "stop", name, check=False)
         self._run("systemctl", "reset-failed", name, check=False)
 
@@ -169,7 +176,7 @@ class Follower(Log):
 
     Args:
         container: Its name.
-        whole: All since its last start, else the last hundred lines of that to begin with.
+        whole: Begin with all lines since its last start, else with the last hundred of them.
 
     Attributes:
         begun: Monotonic seconds at which reading began.
@@ -205,7 +212,7 @@ class Follower(Log):
         return [lines] if finished.startswith("0001-") else [lines, f"--since={started}"]
 
     def settle(self, seconds: float) -> None:
-        """Wait until the log has ended, as that of an ended container does."""
+        """Wait for the end of the log, which comes when its container has ended."""
         self._reader.join(seconds)
 
     def __exit__(self, *_: Sequence[Any]) -> None:

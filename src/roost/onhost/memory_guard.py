@@ -1,8 +1,8 @@
 """Stopping an engine before the host dies for want of memory.
 
-On machines whose GPU shares their memory nobody else does. What a driver allocates is in no
+Where the GPU shares the host's memory nothing else does that. What a driver allocates is in no
 process's resident size and in no control group's count, so the kernel's killer, earlyoom,
-systemd-oomd and ``docker run --memory`` do not find whose it is (docs/decisions/0010-watchdog.md).
+systemd-oomd and ``docker run --memory`` cannot tell whose it is (docs/decisions/0010-watchdog.md).
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ENOUGH = 1.5
 
 
 class MemoryGuard:
-    """The memory's floor.
+    """Keeps the host's available memory above a floor.
 
     Args:
         floor_mib: MemAvailable below which engines are stopped; 0: never.
         machine: This host.
         docker: Its daemon.
         store: Its releases.
-        chronicle: Where it is told.
+        chronicle: Where events are told and evidence is kept.
         meminfo: Where the kernel tells of memory.
     """
 
@@ -67,7 +67,7 @@ class MemoryGuard:
         if available >= self._floor:
             self._short = self._short and available < self._floor * ENOUGH
         elif self._short:
-            # Memory comes back slowly; only somebody who has started one meanwhile is stopped.
+            # Memory comes back slowly; only an engine that was started meanwhile is stopped.
             if running := self._running():
                 self._relieve(available, running)
         else:
@@ -78,7 +78,7 @@ class MemoryGuard:
         return min(LATEST, max(SOONEST, (available - self._floor) / FALL))
 
     def _available(self) -> float:
-        """MiB."""
+        """MemAvailable in MiB; without limit where the kernel does not say."""
         for line in self._meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) / 1024
@@ -90,7 +90,7 @@ class MemoryGuard:
         return {}
 
     def _relieve(self, available: float, running: dict[str, str]) -> None:
-        """Stop them at once; what serves stays stopped, what is on trial has failed."""
+        """Kill engines at once: one that serves stays stopped, one on trial has failed."""
         said = f"{available:.0f} MiB of memory were available, the floor is {self._floor} MiB"
         current = self._store.pointed("current")
         if not running:

@@ -35,7 +35,8 @@ from typing import Any, Mapping
 
 #: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
-#: Seconds that those who look whose turn it is, one after another, may keep it from somebody.
+#: Seconds beyond its patience that a caller waits while the lock is held only by others who look
+#: whose turn it is (:meth:`Store.holder`).
 GLANCE = 2.0
 #: Where the last failure is kept.
 FAILED = "last-failed"
@@ -61,16 +62,16 @@ class Store:
     # -- turns
 
     def take_turn(self, who: str, patience: float) -> str:
-        """Wait until nobody else changes this host, and keep it so while this process lives.
+        """Wait until nobody else changes this host; from then on it is this process's turn.
 
-        A process that is forked off keeps the turn too; the kernel ends it with the last of them.
+        A process that is forked off shares the turn; the kernel ends it with the last of them.
 
         Args:
-            who: For those who wait meanwhile.
+            who: Shown to those who wait meanwhile.
             patience: Seconds to wait.
 
         Returns:
-            Who was waited for; empty if nobody.
+            Who had the turn before; empty if nobody had to be waited for.
 
         Raises:
             BusyError: It took longer.
@@ -87,7 +88,7 @@ class Store:
                 holder = self.holder()
             if holder is not None:
                 waited_for = holder or "somebody"
-            # None: somebody only looks whose turn it is.
+            # No holder, and yet locked: somebody is looking whose turn it is.
             if time.monotonic() > deadline + (GLANCE if holder is None else 0):
                 os.close(descriptor)
                 raise BusyError(waited_for or "somebody")
@@ -130,7 +131,7 @@ class Store:
     def write(self, content: Mapping[str, Any], *path: str) -> None:
         """Write a file so that it is there whole or not at all, power cuts included.
 
-        What there is to write into is made, :attr:`root` too.
+        Missing directories are made, :attr:`root` too.
         """
         target = self.root.joinpath(*path)
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -263,7 +264,7 @@ class Store:
         return self.read("transaction.json")
 
     def begin(self, swap: Mapping[str, Any]) -> None:
-        """Note a swap before anything of it is done, or that it has come further."""
+        """Record a swap, before anything of it is done and at each further phase."""
         self.write(swap, "transaction.json")
 
     def end(self) -> None:

@@ -37,9 +37,9 @@ class Wanted(NamedTuple):
         deployment: What the package resolved: addresses, limits, gate.
         files: Of the release's directory, by file name.
         answer_timeout: Seconds one answer may take.
-        restart: Start it anew though nothing else differs.
-        going_back: It has served before and is wanted again: what it is slower than now counts
-            for nothing, only what it was itself.
+        restart: Restart the engine even where nothing else differs.
+        going_back: It has served before and is wanted again, so it is measured by its own earlier
+            figures and not by those of the release that it replaces.
         who: Who wants it, for messages.
     """
 
@@ -118,10 +118,10 @@ def prove(
         machine: The host.
         store: Its releases.
         wanted: What is to be proved.
-        container: By name.
+        container: Name of its container.
         limit: Seconds until it must be healthy.
-        old: Release that is replaced.
-        whole: It was just started: warm it up, and measure it too.
+        old: The release that is replaced.
+        whole: The engine was just started, so it is warmed up and measured too.
 
     Returns:
         ``{checks, figures, answers}``.
@@ -158,7 +158,7 @@ def prove(
 
 
 def healthy(machine: Machine, wanted: Wanted, container: str, log: Follower, limit: float) -> float:
-    """Wait for health as long as there is hope; the seconds it took.
+    """Wait until the engine is healthy; the seconds it took.
 
     Raises:
         TrialError: It ended, gave up or took longer than ``limit`` seconds.
@@ -205,7 +205,7 @@ def ended(container: Mapping[str, Any]) -> str:
 
 
 def gate_of(wanted: Wanted) -> Gate:
-    """Its gate."""
+    """The gate that a wanted release has to pass."""
     deployment = wanted.deployment
     return Gate(endpoint_of(deployment), deployment["gate"], wanted.answer_timeout)
 

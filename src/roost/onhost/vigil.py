@@ -17,11 +17,11 @@ WORKING = 3.0
 
 
 class Limits(NamedTuple):
-    """Seconds.
+    """How long is too long, in seconds.
 
     Attributes:
-        frozen: That held requests may go without any progress.
-        silent: That an engine which was ready may go without an answer.
+        frozen: That requests may be held without any progress.
+        silent: That an engine which was ready may leave questions unanswered.
         ready: That a start may take.
     """
 
@@ -53,7 +53,7 @@ class Look(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """What seems wrong, for how long, and how long that is borne.
+    """What seems wrong, for how long, and how long it may last.
 
     Attributes:
         kind: ``frozen``, ``silent`` or ``unready``.
@@ -160,7 +160,7 @@ class Vigil:
         return None
 
     def _signs(self, look: Look) -> list[str]:
-        """What speaks for an engine that is still, but works."""
+        """Signs that an engine which stands still is at work all the same."""
         signs = []
         if self._working_watts and self._watts and max(self._watts) >= self._working_watts:
             signs.append("the GPU draws the power of work")

@@ -1,8 +1,8 @@
 """The watchdog on a host, a systemd service of its own: ``python3 -m onhost.watchdog``.
 
-It needs no controller. One thread looks at the engine, one at the memory, for an engine that hangs
-may be long in not answering. Each deed is a line of JSON in the journal and an event in
-``state.json``, which `roost status` and `roost doctor` read.
+It needs no controller. One thread watches the engine and another one the memory, because a question
+to an engine that hangs is waited for. Everything that it does or sees is a line of JSON in the
+journal and an event in ``state.json``, which `roost status` and `roost doctor` read.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> None:
     chronicle = Chronicle(given.state, given.ends_a_day, facts)
     machine, docker, store = Machine(), DockerApi(), Store(given.releases)
     engine = EngineWatch(limits, machine, docker, store, chronicle)
-    # A store of its own: the turn of one is not the other's.
+    # A store of its own, because a store holds at most one turn.
     memory = MemoryGuard(given.floor_mib, machine, docker, Store(given.releases), chronicle)
 
     def look() -> float:

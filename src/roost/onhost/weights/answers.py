@@ -17,7 +17,7 @@ CHECK_ADDRESS = "Check the network of this host and the hub's address (roost_hub
 
 
 def no_answer(where: str, error: BaseException, timeout: float) -> SnapshotError:
-    """What it means that a connection did not come about."""
+    """The error for a connection that could not be made, or that broke."""
     cause = getattr(error, "reason", None) or error
     text = " ".join(str(cause).split()) or type(cause).__name__
     if isinstance(cause, socket.gaierror):

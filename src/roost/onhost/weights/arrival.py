@@ -21,7 +21,7 @@ _GO_ON = "What arrived is kept; deploy again to go on from it"
 class Arrival:
     """A file of the snapshot, as far as it has come.
 
-    What is on disk of an earlier run is hashed first and gone on from; a body is hashed as it is
+    What an earlier run has left on disk is hashed and continued. What arrives is hashed as it is
     written, so that verifying costs no second reading.
 
     Args:
@@ -95,7 +95,7 @@ class Arrival:
         )
 
     def _once_more(self) -> bool:
-        """True the first time: a cache on the way, or a page the disk lost, may have it wrong."""
+        """True the first time: a cache on the way may have been wrong, or the disk lost a page."""
         once, self.again = self.again, False
         return once
 

@@ -1,4 +1,4 @@
-"""A disk: what is asked of it more than once, and what it refuses, in words."""
+"""Small questions to a disk, and what it refuses, in words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ def size(path: Path) -> int | None:
 
 
 def remove(folder: Path) -> None:
-    """A directory; of a link to one, as somebody short of room makes them, the link."""
+    """Remove a directory. Of a symbolic link to one only the link goes: a user may have moved the
+    directory to another disk and left a link in its place.
+    """
     if folder.is_symlink():
         folder.unlink()
     else:
@@ -32,7 +34,7 @@ def remove(folder: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Have it outlive a power cut: a file's content, a directory's names."""
+    """Make a file's content, or the names in a directory, outlive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -87,6 +89,6 @@ def explaining(name: str, folder: Path) -> Iterator[None]:
 
 
 def _no_directory(path: Path) -> Path:
-    """The first on the way to a path that is there and no directory."""
+    """The first part of a path that exists and is no directory."""
     way = [*reversed(path.parents), path]
     return next((one for one in way if os.path.lexists(one) and not one.is_dir()), path)

@@ -20,7 +20,7 @@ WORKERS = 4
 
 
 class Download:
-    """All that speaks to a hub.
+    """Fetches what is missing of a revision.
 
     Args:
         place: Of what, and where to.

@@ -1,4 +1,4 @@
-"""A hub, asked with what Python brings along."""
+"""A hub, asked with Python's standard library alone."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Hub:
 
 
 def through(request: urllib.request.Request) -> str:
-    """The proxy that this process's environment has for a request, without its account."""
+    """Words that name the proxy a request goes through, without its credentials; else nothing."""
     proxy = urllib.request.getproxies().get(request.type)
     if not proxy or urllib.request.proxy_bypass(request.host):
         return ""

@@ -1,4 +1,4 @@
-"""How long what may pass by itself is waited for."""
+"""How long to wait for failures that may pass by themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAUSE = 1.0
 
 
 class Patience:
-    """Of all transfers of one run together.
+    """The retries that all transfers of one run share.
 
     Args:
         retries: How often in a row something is tried again.
@@ -25,7 +25,7 @@ class Patience:
         self.stopped = threading.Event()
 
     def may_try_again(self, failure: SnapshotError, failures: int) -> bool:
-        """Wait as long as makes sense, unless the failure is final."""
+        """Whether a failure is worth another try; if so, first waits as long as makes sense."""
         pause = PAUSE * 2 ** (failures - 1) if failure.wait is None else failure.wait
         if not failure.outage or failures > self.retries or pause > self.max_wait:
             return False

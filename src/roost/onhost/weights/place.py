@@ -102,7 +102,7 @@ class Place:
         self._write_record(files)
 
     def _adopt(self, files: list[File]) -> None:
-        """What is right of a directory that is damaged, or lacks files, need not come again."""
+        """Take over what is right in a directory that is damaged or lacks files."""
         for file in files:
             there, here = self.dest / file.path, self.partial / file.path
             if not here.exists() and file.is_in(there):
@@ -175,7 +175,7 @@ class Place:
     # -- removing
 
     def holds(self) -> list[Path]:
-        """Every file of it, whole or not."""
+        """Every file of the revision on this disk, whole or not."""
         return [
             path
             for folder in (self.dest, self.partial)

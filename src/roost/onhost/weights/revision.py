@@ -1,4 +1,4 @@
-"""One revision of a repository, and its files: what they are called and how each is known."""
+"""One revision of a repository, and its files: their names, and how each is verified."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class File:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What is written down of it."""
+        """What the directory's record says of the file."""
         return {"size": self.size, "sha256": self.sha256, "blob": self.blob}
 
     def is_in(self, path: Path) -> bool:
@@ -70,7 +70,7 @@ class Revision:
         self.where = f"{self.name} on {self.endpoint}"
 
     def address(self, path: str) -> str:
-        """Of a file, on the hub."""
+        """The path of a file's content on the hub."""
         return f"/{self.repo}/resolve/{self.commit}/{path}"
 
     def wants(self, path: str) -> bool:

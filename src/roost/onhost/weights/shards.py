@@ -1,6 +1,6 @@
-"""Weights that have arrived, looked into: indexes, shards and headers agree.
+"""Checks weights that have arrived: their indexes, shards and headers must agree.
 
-Their hashes are right by then, so what is wrong here is so on the hub. An engine may not notice.
+Their hashes are right by then, so what is wrong here is wrong on the hub. Engines may not notice.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _check(folder: Path, wanted: Callable[[str], bool]) -> None:
 
 
 def _tensors(path: Path) -> set[str]:
-    """Names of those in one file, which their header describes to its last byte."""
+    """Names of the tensors in one file; its header must account for every byte of it."""
     size = path.stat().st_size
     with path.open("rb") as reading:
         start = reading.read(512)

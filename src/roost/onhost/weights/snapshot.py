@@ -1,4 +1,4 @@
-"""One revision on one host: there already, brought about, or removed."""
+"""One revision on one host: found there, fetched, or removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Snapshot:
         self.place = Place(self.revision, Path(params["dest"]))
 
     def download(self) -> Download:
-        """What speaks to the hub; not imported before, for most runs end without it."""
+        """The download, imported only now: most runs find everything there and need none of it."""
         from .download import Download
 
         return Download(self.place, self.params)

@@ -37,8 +37,8 @@ def is_offered(place: Place, hub: Hub, files: list[File]) -> bool:
 def fetch(place: Place, hub: Hub, files: list[File]) -> int:
     """Large files with the hub's own client, in a process that can be ended.
 
-    One after the other: this client cannot go on with a file, so that of an interrupted download
-    one file is lost at most. Whatever goes wrong here is left to HTTP.
+    One after the other: this client cannot continue a file, so an interruption loses one file at
+    most. What fails here is fetched by HTTP afterwards.
 
     Returns:
         Bytes that came over the network.
@@ -57,7 +57,7 @@ def fetch(place: Place, hub: Hub, files: list[File]) -> int:
 
 
 def _large(place: Place, files: list[File]) -> list[File]:
-    """Those in LFS of which nothing has come."""
+    """Files in LFS of which nothing has arrived yet."""
     return [file for file, size in place.missing(files) if file.sha256 and size == file.size]
 
 
@@ -129,7 +129,7 @@ class Client:
                 pipe.close()
 
     def arrived(self) -> Iterator[str]:
-        """Paths as they are whole, until it ends or no byte comes for too long."""
+        """Paths of files as each is whole, until the client ends or no byte comes for too long."""
         assert self.process.stdout is not None  # noqa: S101  # for the type checker
         text = b""
         with selectors.DefaultSelector() as selector:
