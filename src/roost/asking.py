@@ -40,13 +40,19 @@ def facts(remote: Remote, host: Host) -> HostFacts:
 
 
 def skew(remote: Remote) -> Skew | None:
-    """The host's clock against ours; half the round trip is what cannot be known of it."""
+    """How far the host's clock is ahead of ours; uncertain by half the round trip.
+
+    None where the host's ``date`` prints no fractions of a second.
+
+    Raises:
+        SshError: The connection broke, or it took too long.
+    """
     before = time.time()
     done = remote.run(["date", "+%s.%N"])
     after = time.time()
     try:
         theirs = float(done.out)
     except ValueError:
-        # A date without %N, as in small systems, would be wrong by up to a second.
+        # Without %N, as on small systems, it would be wrong by up to a second.
         return None
     return Skew(theirs - (before + after) / 2, (after - before) / 2)

@@ -1,4 +1,4 @@
-"""Images that a host builds from source: what of, and what it means when it does not get there."""
+"""Images that a host builds from source: what from, and what a build that fails means."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ImageBuild(BaseModel):
 
 
 def of(image: Image) -> ImageBuild | None:
-    """The build of an image; none if it is published, or built from what may change."""
+    """How a host builds an image; none where it is published, or its build names no commit."""
     build = image.build
     if build is None or build.revision.commit is None:
         return None
@@ -62,7 +62,7 @@ Cause = Literal[
     "gone",
 ]
 
-# By what was at work, in this order; the last of each takes everything else.
+# By what the module was doing. The first pattern that matches decides; the last matches anything.
 _SAYS: dict[str, tuple[tuple[Cause, str], ...]] = {
     "room": (("room", ""),),
     "git": (
@@ -145,7 +145,7 @@ _EXPLAINED: dict[Cause, tuple[str, str]] = {
         "Docker's daemon does not answer any more",
         "systemctl status docker, journalctl -u docker; then build again",
     ),
-    "base": ("the image that it is built on cannot be had", ""),  # which of a dozen, pulls knows
+    "base": ("", ""),  # roost.pulls explains it
     "step": (
         "the step says it itself",
         "mend what it names (packages that are gone, a server that was down), then build again: "
@@ -159,11 +159,11 @@ _EXPLAINED: dict[Cause, tuple[str, str]] = {
 
 
 def cause(during: str, said: str) -> Cause:
-    """What a failure is about.
+    """The cause of a failure.
 
     Args:
-        during: What the module was at.
-        said: The end of the output.
+        during: What the module was doing, a key of :data:`_SAYS`.
+        said: The end of its output.
     """
     for kind, pattern in _SAYS[during]:
         if re.search(pattern, said, re.IGNORECASE):
@@ -176,7 +176,7 @@ def failure(result: Mapping[str, Any], deployment: Deployment) -> str:
 
     Args:
         result: Of the module ``image_build``, or of a job that is gone.
-        deployment: What it was for.
+        deployment: The one that needs the image.
     """
     said: Sequence[str] = result.get("said") or [str(result.get("msg", "no reason given"))]
     text = "\n".join(said)

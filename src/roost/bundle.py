@@ -38,8 +38,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image as it is pulled.
+class PinnedImage:
+    """An image by its digest.
 
     Attributes:
         repository: As the recipe names it.
@@ -57,12 +57,13 @@ class Contents:
     """What a bundle is to hold, and where that comes from.
 
     Attributes:
-        hub: Endpoint; none: the public one.
-        registry: That serves every image instead of its own, ``http://`` before it without TLS.
+        hub: Address of the hub; none: the public one.
+        registry: Serves every image instead of the image's own registry; with ``http://`` before
+            it where it has no TLS. None: each image's own.
     """
 
     weights: list[Weights]
-    images: list[Picture]
+    images: list[PinnedImage]
     lock_file: Path
     hub: str | None
     registry: str | None
@@ -148,7 +149,7 @@ def _contents(
     found: Iterable[Resolved], lock_file: Path, hub: str | None, registry: str | None
 ) -> Contents:
     weights: dict[tuple[str, str], Weights] = {}
-    images: dict[tuple[str, str], Picture] = {}
+    images: dict[tuple[str, str], PinnedImage] = {}
     for resolved in found:
         launch.require_resolved(resolved)
         for one in (resolved.model, resolved.drafter):
@@ -163,7 +164,7 @@ def _contents(
                 "recipe out",
             )
         size = sum(resolved.image_bytes.values()) or None
-        images[image.repository, digest] = Picture(image.repository, digest, size)
+        images[image.repository, digest] = PinnedImage(image.repository, digest, size)
     return Contents(list(weights.values()), list(images.values()), lock_file, hub, registry)
 
 
@@ -171,7 +172,7 @@ def _contents(
 
 
 def pack(contents: Contents, folder: Path, say: Say) -> None:
-    """Fetch what the bundle lacks; whole and listed afterwards.
+    """Fetch what the bundle lacks and list every file: afterwards it is whole.
 
     Raises:
         RoostError: A tool is missing, no room, or something could not be fetched. What had arrived
@@ -281,13 +282,21 @@ def _record(folder: Path, weights: Weights) -> dict[str, Any]:
     return files
 
 
+#: What hubs say of a Git LFS pointer's size; of a file of nine digits it is true.
+_POINTER_BYTES = 134
+
+
 def _model_info(weights: Weights, files: dict[str, Any]) -> dict[str, Any]:
     """A hub's answer to ``/api/models/<repo>/revision/<revision>?blobs=true``."""
     siblings = []
     for path, file in files.items():
         entry = {"rfilename": path, "size": file["size"], "blobId": file["blob"]}
         if file["sha256"]:
-            entry["lfs"] = {"sha256": file["sha256"], "size": file["size"], "pointerSize": 134}
+            entry["lfs"] = {
+                "sha256": file["sha256"],
+                "size": file["size"],
+                "pointerSize": _POINTER_BYTES,
+            }
         siblings.append(entry)
     return {
         "id": weights.repo,
@@ -310,7 +319,7 @@ def _fetch_images(contents: Contents, folder: Path, say: Say) -> None:
             _copy(image, contents.registry, local)
 
 
-def _copy(image: Picture, mirror: str | None, local: str) -> None:
+def _copy(image: PinnedImage, mirror: str | None, local: str) -> None:
     scheme, source = "https", image.repository
     registry, path = split_registry(image.repository)
     if mirror is not None:
@@ -359,7 +368,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _unfinished(name: str) -> bool:
-    """Downloads in progress, of weights and of layers, and the turn of the first."""
+    """Whether a file is a download in progress, of weights or layers, or the weights' lock."""
     return ".partial/" in name or "/_uploads/" in name or name.endswith(f"/{TURN}")
 
 
@@ -398,7 +407,7 @@ def check(folder: Path, say: Say) -> list[str]:
     say(f"{folder}: {len(lines)} files to read")
     wrong = []
     listed = dict(line.split("  ", 1)[::-1] for line in lines if "  " in line)
-    # A list that was copied half says nothing against what it does not name.
+    # A list that was cut off in copying would pass every file that it no longer names.
     if lacks := sorted({LOCK, *_files(folder)} - listed.keys()):
         wrong.append(f"{SUMS}: is not whole: it lacks {len(lacks)} files, {lacks[0]} the first")
     for name, sha in listed.items():

@@ -18,7 +18,7 @@ from roost.errors import RoostError, UsageError
     required=True,
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Directory of the bundle; one that is there is gone on with.",
+    help="Directory of the bundle; one that was begun is continued.",
 )
 @click.option(
     "--on", "hardware", multiple=True, metavar="HARDWARE", help="Hardware id; repeatable."
@@ -47,7 +47,7 @@ def bundle(
 ) -> None:
     """Pack weights, images and lock for hosts without internet; a mirror serves them.
 
-    What is there already is kept, and an interrupted run is gone on with.
+    What is there already is kept; the same command continues an interrupted run.
     """
     from roost import bundle as bundles
     from roost.root import default_lock_file

@@ -31,7 +31,7 @@ from roost.onhost.store import FAILED
 from roost.plan import gate
 from roost.ssh import Remote
 
-#: Seconds for one thing; a container's log is read from a disk at the worst.
+#: Seconds for one command; a container's log may have to be read from a slow disk.
 _TIMEOUT_S = 300.0
 _RELEASES, _WATCHDOG = "/var/lib/roost/releases", "/var/lib/roost/watchdog"
 
@@ -41,7 +41,7 @@ _ENDS = (
     f"printf '\\036'; tail -c {TAIL_BYTES + 1}; }}"
 )
 _LOG = f'docker logs --timestamps "$1" 2>&1 | {_ENDS}'
-_FAILED_LOG = f'cat "$1/last-failed/engine.log" | {_ENDS}'
+_FAILED_LOG = f'cat "$1/{FAILED}/engine.log" | {_ENDS}'
 _EVENTS = 'docker events --since 1h --until "$(date +%s)"'
 _RECORDS = (
     'cd "$1" && ls -la . && find . -type f -size -512k -exec sh -c '
@@ -75,7 +75,7 @@ def collect(
     """Collect what there is.
 
     Args:
-        host: Whose.
+        host: The host.
         remote: An open connection to it.
         deployment: What its inventory wants there, or why that cannot be told.
         secrets: Values that must not be in any file, beside what looks like a secret.
@@ -86,6 +86,7 @@ def collect(
     found, redact = Collected(host.name), Redactor(secrets)
 
     def keep(name: str, what: str, ask: Callable[[], str]) -> str:
+        """Add a file, or the reason why it is missing; the text without secrets."""
         try:
             said = redact(ask())
         except RoostError as error:
@@ -219,7 +220,7 @@ def _facts(probed: str) -> dict[str, Any]:
 
 
 def _containers(remote: Remote, may: Sequence[str], found: Collected) -> list[str]:
-    """Roost's own, running or not."""
+    """Names of roost's own containers, running or not."""
     listing = ["docker", "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={CONTAINER}"]
     try:
         names = _ask(remote, [*may, *listing]).split()

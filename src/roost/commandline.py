@@ -19,7 +19,7 @@ from roost.catalog_schema import Engine
 from roost.errors import UsageError
 from roost.settings import Settings
 
-#: Other names that an engine's own parser takes for a flag of its file, by style.
+#: Other spellings that an engine's parser takes, and the flag that the catalogue has, by style.
 _ALIASES = {
     "vllm": {
         "-tp": "--tensor-parallel-size",
@@ -37,7 +37,7 @@ _ALIASES = {
     },
 }
 
-#: What a site decides, or roost itself; said again in a recipe it would only be in the way.
+#: Decided by the site, or by roost itself, so no recipe says them.
 _SITE = {"--host", "--port"}
 
 #: Engines over several machines, which roost does not start.
@@ -62,6 +62,7 @@ _SECRET = {"--api-key", "--hf-token"}
 #: As vLLM's parser reads them; it takes decimals with the first three only.
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
+#: The value of a setting whose flag is there, by the flag's kind.
 _PRESENT = {"switch": True, "toggle": True, "inverse": False}
 
 
@@ -199,6 +200,7 @@ def _options(
 
 
 def _take(found: Read, engine: Engine, flag: str | None, values: list[str]) -> None:
+    """Keep what a flag says where a recipe has a place for it, else say that it is lost."""
     if flag is None:
         found.model = values[0]
         if len(values) > 1:

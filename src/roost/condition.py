@@ -64,7 +64,7 @@ class Interface(Facts):
 
 
 class Watchdog(Facts):
-    """What the watchdog says: ``held`` why an engine is stopped, ``events`` as it told them."""
+    """The watchdog's state. ``held`` is why it keeps an engine stopped; none: it does not."""
 
     active: bool
     floor_mib: int
@@ -73,7 +73,7 @@ class Watchdog(Facts):
 
 
 class Condition(Facts):
-    """Everything that the probe saw of it.
+    """A host's condition, as far as the probe saw it.
 
     ``peer_access`` is whether each GPU reads the others' memory, ``hook`` whether NVIDIA's is where
     dockerd finds it, ``uplink`` the interface of the default route; ``groups`` are those of the
@@ -116,14 +116,14 @@ def read(sections: Sections, memory: Mapping[str, int]) -> Condition:
         code, output = sections.get(name, (1, ""))
         return output.strip() if code == 0 else None
 
-    # Its last command fails where there is no such group; the first two still answered.
+    # Its last command fails where there is no group docker; the first two have answered then.
     user, groups, members = _docker_group(sections.get("docker_group", (1, ""))[1])
     return Condition(
         gpus=_gpus(said("gpu_state")),
         peer_access=_peer_access(said("gpu_peers")),
         driver_module=said("driver_module"),
         toolkit=_version(said("toolkit")),
-        # The same question is answered by a specification where there is no hook.
+        # The probe's question succeeds by a CDI specification, too, where there is no hook.
         hook=(said("runtime_hook") or "").endswith("-hook"),
         cdi=_cdi(said("cdi")),
         user=user,

@@ -1,4 +1,4 @@
-"""A real CUDA context inside the pinned image, as soon as it is there: weights may still come.
+"""Does CUDA start inside the pinned image? Tried as soon as the host has it, while weights load.
 
 nvidia-smi on the host answers though no container can use the GPU: an old driver, a stale CDI
 specification or a libcuda of the image's own show only when CUDA starts there.
@@ -15,14 +15,19 @@ from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.units import GIB
 
-#: Seconds for the container, whose own patience is less.
+#: Seconds for the container; the probe in it gives up earlier (``cuda_probe.PATIENCE``).
 PATIENCE = 180
+#: CUDA_ERROR_OUT_OF_MEMORY (CUDA driver API).
 _OUT_OF_MEMORY = 2
+#: Exit statuses of a command that could not be run, and of one that was killed: by timeout(1)
+#: itself, by SIGKILL or by the probe's own SIGALRM.
+_NOT_RUN = (126, 127)
+_KILLED = (124, 137, 142, -9)
 _PROBE = Path(__file__).with_name("cuda_probe.py")
 
 
 def argv(deployment: Deployment) -> list[str]:
-    """The command that tries it: GPUs, rights and environment of the launch, nothing else of it."""
+    """The command that tries it, with the GPUs, rights and environment of the launch alone."""
     spec = deployment.spec
     words = ["timeout", "--signal=KILL", str(PATIENCE), "docker", "run", "--rm", "--interactive"]
     words += ["--network", "none", "--gpus", str(spec.gpus), *spec.security.options]
@@ -39,22 +44,22 @@ def program() -> str:
 def verdict(
     deployment: Deployment, rc: int, out: str, err: str, *, serving: bool
 ) -> tuple[str, RoostError | None]:
-    """What came of it.
+    """What the try showed.
 
     Args:
         deployment: Whose image it was.
         rc: Exit status of :func:`argv`.
         out: Its standard output.
         err: Its standard error.
-        serving: An engine ran meanwhile, which may have taken all of the GPU's memory.
+        serving: Whether an engine ran meanwhile, which may have taken all of the GPU's memory.
 
     Returns:
         A line for people, and the reason where an engine would not start either.
     """
     gpu = deployment.requirements.gpu
-    if rc in (126, 127):
+    if rc in _NOT_RUN:
         return "the image has no python3 to try CUDA with; its start will tell", None
-    if rc in (124, 137, 142, -9):
+    if rc in _KILLED:
         return "", _failure(
             deployment,
             f"CUDA did not answer within {PATIENCE} s",
@@ -98,7 +103,7 @@ def _answer(out: str) -> Mapping[str, Any] | None:
 
 
 def _explained(deployment: Deployment, said: str) -> RoostError:
-    # Reads a few hundred fingerprints, which a host that is well has no use for.
+    # Imported here: it reads a few hundred fingerprints, which only a failure needs.
     from roost.diagnose import diagnose
 
     causes = [one for one in diagnose(said) if one.severity == "error" and one.id != "unknown"]

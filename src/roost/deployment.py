@@ -232,8 +232,8 @@ def with_image(deployment: Deployment, image_id: str) -> Deployment:
     """A deployment whose image was built on its host, pinned to what the host has.
 
     Args:
-        deployment: With the image by its tag, which another build may take.
-        image_id: Docker's, ``sha256:…``: the same only on this host.
+        deployment: Names the image by a tag, which a later build may move.
+        image_id: Docker's id (``sha256:…``), which means this image on its own host alone.
     """
     spec = deployment.spec.model_copy(update={"image": image_id})
     key = _digest(deployment.gate.output_key, image_id)
@@ -300,7 +300,7 @@ def _gate(resolved: Resolved, given: HostVars) -> Gate:
 def _uncounted(engine: Engine, version: str) -> str | None:
     """Why no accept length follows from an engine's counters; none: it does.
 
-    A build that nobody can place among the versions is taken for one that counts.
+    A build whose version cannot be compared with others is taken for one that counts.
     """
     if engine.counters is None:
         return f"nobody knows of counters of {engine.title} that it follows from"

@@ -160,9 +160,10 @@ def _unexplained(failure: Failure, log: str) -> Diagnosis:
     )
 
 
-def _told(  # a finding's own words
+def _told(
     id_: str, title: str, failure: Failure, log: str, why: str, fix: str, source: str
 ) -> Diagnosis:
+    """A finding that has no fingerprint: the failure's own words are the evidence."""
     said = log.strip().splitlines()
     evidence = failure["what"] + (f"; its last line: {said[-1].strip()}" if said else "")
     return Diagnosis(

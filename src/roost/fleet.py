@@ -75,14 +75,14 @@ def run_playbook(
         become_password: For hosts where sudo asks; answered at Ansible's prompt, so it is in no
             argument list and no environment.
         extra_vars: Variables that win over the inventory's.
-        watch: Called with every event of Ansible, which then prints nothing itself; what it
-            returns false for is forgotten, so that it counts in no result either.
+        watch: Called with every event; Ansible then prints nothing itself. An event for which it
+            returns false is dropped and counts in no result.
 
     Raises:
         UsageError: The inventory does not exist.
         RoostError: No host was processed, or Ansible did not get that far.
-        KeyboardInterrupt: Also where the process was told to end; Ansible is no more, and a host
-            that judges a release ends that by itself.
+        KeyboardInterrupt: Also where the process was told to end. Ansible has ended by then; a
+            host that is judging a release finishes by itself.
     """
     import ansible_runner
 

@@ -19,7 +19,7 @@ from roost import deployment, site
 from roost.deployment import Deployment
 from roost.errors import RefusedError, UsageError
 
-#: Where a local engine listens for everybody.
+#: Addresses that stand for every interface of a host.
 _ALL = {"0.0.0.0", "::"}  # noqa: S104  # compared with, not bound to
 
 
@@ -34,7 +34,7 @@ class Server(BaseModel):
 
 
 class Behind(BaseModel):
-    """All of them.
+    """The engines behind one gateway, and what they have in common.
 
     Attributes:
         served_name: The one name that all of them serve.
@@ -60,8 +60,8 @@ def behind(
 
     Args:
         gateway: Its inventory name.
-        hosts: Variables of all hosts by name; of engines those that begin with ``roost_``, and of
-            all ``ansible_host`` count.
+        hosts: Variables by host. Read are ``ansible_host`` of any host, and of engines those that
+            begin with ``roost_``.
         engines: Names of all hosts that are no gateways.
         root: The repository root, where the lock lives unless a variable says otherwise.
 

@@ -106,7 +106,7 @@ class HostFacts(Facts):
         }
 
     def holds_containers(self, plain_registry: str | None) -> bool:
-        """Whether nothing is left to do to run containers here.
+        """Whether containers can be run here with nothing left to install or configure.
 
         Args:
             plain_registry: The site's registry without TLS, as ``host:port``, if it has one.

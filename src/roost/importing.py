@@ -29,7 +29,7 @@ Format = Literal["sparkrun", "spark-vllm-docker"]
 
 _VERSIONS: dict[Format, str] = {"sparkrun": "2", "spark-vllm-docker": "1"}
 
-#: Longest command after its placeholders are filled in: what is longer was made to be.
+#: Characters of a command, placeholders filled in; no recipe needs a longer one.
 _MAX_COMMAND = 100_000
 
 #: What sparkrun makes of ``defaults`` where a recipe gives no command, by runtime (its flag maps).
@@ -79,6 +79,7 @@ _PUBLISHED = {"vllm/vllm-openai", "lmsysorg/sglang"}
 
 _SECRET = re.compile(r"TOKEN|API_?KEY|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 
+#: Why a key of the other tools has no place in a recipe.
 _NO_HOME = {
     "mods": "patches of the container; build an image that has them",
     "build_args": "options of a build script; build the image with it and name the result",
@@ -112,6 +113,7 @@ class _Foreign(BaseModel):
     defaults: dict[str, Any] | None = None
     env: dict[str, str | int | float | bool] | None = None
     metadata: dict[str, Any] | None = None
+    # On how many machines it runs: told only where that must be more than one.
     mode: str | None = None
     min_nodes: int | None = None
     max_nodes: int | None = None
@@ -362,7 +364,7 @@ def _depth(config: dict[str, Any], method: str) -> int | None:
 def _backends(
     config: dict[str, Any], read: Read, settings: dict[str, Any], lost: list[str]
 ) -> None:
-    """What roost writes for whatever drafts by itself, unless the recipe says another one."""
+    """Keep the drafter's backends where they are not those that roost gives it anyway."""
     target, own = read.settings.get("attention_backend"), config.pop("attention_backend", None)
     if own is not None and own != target:
         settings["drafter_attention_backend"] = own

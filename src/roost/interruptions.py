@@ -1,4 +1,4 @@
-"""Signals that end a process, as interruptions that it can clean up after."""
+"""Signals that end a process, turned into interruptions, so that it can clean up."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Being told to end, and the end of the terminal, are interruptions like Ctrl-C."""
+    """Within it SIGTERM and SIGHUP (the terminal is gone) are interruptions like Ctrl-C."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -36,9 +36,10 @@ from roost.settings import Settings, merge
 #: The one name of roost's container on a host.
 CONTAINER = onhost.NAME
 
-#: The plan's finding for what somebody tried in vain: accepted, it is built all the same.
+#: Id of the plan's finding about what somebody tried in vain. Where the user accepts it, the
+#: container is built all the same.
 NOT_TO_RUN = "known-not-to-run"
-#: How an image begins among what is unresolved.
+#: How an entry of ``unresolved`` begins that is an image.
 _IMAGE = "image "
 
 MODEL_PATH = "/model"
@@ -240,7 +241,7 @@ def build(
     Raises:
         UsageError: Unknown recipe, hardware or choice, or settings that contradict.
         RefusedError: It is known not to run there, or nobody ever ran it there and no image is
-            given; or the site has an API key that the engine must or can not have.
+            given; or the site has an API key that the engine must not have, or cannot take.
     """
     overrides = overrides or Settings()
     lock = lock or Lock()

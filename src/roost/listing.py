@@ -14,7 +14,7 @@ MARKS = {"verified": "yes", "unsupported": "no", "untested": "-"}
 
 LEGEND = "* default.  yes: its source ran it there; no: it does not run there; -: nobody says."
 
-#: From here on a recipe's choices stand beside its marks instead of below them.
+#: Columns of a terminal in which a recipe's choices fit beside its marks instead of below them.
 _WIDE = 110
 
 _GAP = "  "

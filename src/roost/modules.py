@@ -12,7 +12,7 @@ def command(name: str, before: str = "") -> list[str]:
 
     Args:
         name: Of the module.
-        before: Python that runs first, where all that the module imports can be imported.
+        before: Python code that runs before the module, and can import whatever the module can.
 
     Raises:
         UsageError: The repository is not there.

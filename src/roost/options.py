@@ -66,7 +66,7 @@ tolerance = click.option(
 
 
 def password(ask: bool) -> str | None:
-    """Sudo's, if it is to be asked for: at the terminal, or where there is none a line of stdin.
+    """Sudo's password, if it is to be asked for; without a terminal a line of standard input.
 
     Raises:
         UsageError: There is no terminal, and nothing on standard input.

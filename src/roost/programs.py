@@ -1,4 +1,4 @@
-"""What of the package stands on a host by itself, and how to see that it is there."""
+"""Parts of the package that are installed on hosts, and the hashes that tell whether they are."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class Lines:
 
     @contextmanager
     def aside(self, host: str) -> Iterator[None]:  # noqa: ARG002  # others show hosts under way
-        """What is said within it, about a host that is done, is not mixed with the progress."""
+        """Within it the progress is hidden, so that something else can be said of a host."""
         yield
 
 
@@ -56,7 +56,7 @@ class Display(Lines):
 
 @contextmanager
 def shown() -> Iterator[Lines]:
-    """Whatever suits standard error."""
+    """Progress on standard error, as a terminal or a file can show it."""
     console = Console(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield Lines()

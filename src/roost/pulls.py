@@ -1,4 +1,4 @@
-"""What it means when Docker cannot get an image: the daemon's words, told apart.
+"""Why Docker cannot get an image: the daemon's messages, sorted by cause.
 
 The daemon hands on what a registry said, in one line without a code. A digest that is gone is one
 case of many, and the only one that another image mends.

@@ -23,10 +23,10 @@ from roost.settings import Settings, Strict
 
 PREFIX = "roost_"
 KEY_VARIABLE = "roost_api_key"
-#: Of what they hold nothing is shown, stored or made part of a deployment.
+#: Their values are never shown or stored, and are no part of a deployment.
 SECRET_VARIABLES = {KEY_VARIABLE, "roost_hub_token", "roost_registry_logins"}
 
-#: Of what is refused for this reason, nothing is shown.
+#: Type of the error for a value that holds credentials; such a value is never shown.
 _ACCOUNT = "account"
 
 #: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
