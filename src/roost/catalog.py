@@ -135,9 +135,9 @@ def load(*roots: Path) -> Catalog:
 
 
 def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[str, Engine]:
-    """Engines that hand flags on get those of the other engine, save where they have a variable.
+    """Give engines that hand flags on to another one that one's flags, log lines and counters.
 
-    It is the other engine that runs in the end, so its log and its counters are the same too.
+    It is the other engine that runs in the end. Its flags are left out where there is a variable.
     """
     whole = {}
     for name, engine in engines.items():
@@ -161,6 +161,7 @@ def _with_flags(engines: dict[str, Engine], paths: Mapping[str, Path]) -> dict[s
 
 
 def _described(path: Path, key: str, name: str, known: Mapping[str, object]) -> None:
+    """Refuse a name that a file refers to and no file describes."""
     if name not in known:
         raise UsageError(
             f"{path}: {key}: {name!r} is not described", why="known: " + ", ".join(known)

@@ -60,7 +60,7 @@ class Contradiction(Strict):
 
 
 class Known(Strict):
-    """What is known, by whom, of something on one kind of hardware. Absent: untested."""
+    """What somebody found out of something on one kind of hardware. Absent: untested."""
 
     support: Literal["verified", "unsupported"]
     date: dt.date | None = Field(None, description="of the trial, where the source says")
@@ -124,7 +124,7 @@ class Flag(Strict):
 
 
 class Default(Strict):
-    """What an engine takes where a setting is not said."""
+    """The value that an engine takes for a setting that is not given."""
 
     value: int | float | str | bool
     versions: Versions = Field("", description="of the engine, as a version specifier; all")
@@ -216,7 +216,7 @@ class Watch(Strict):
 
 
 class Counters(Strict):
-    """Which versions count, on /metrics, what an accept length follows from.
+    """Versions of an engine whose /metrics have what an accept length is computed from.
 
     The counters' names are in ``roost.onhost.counters``.
     """
@@ -257,7 +257,7 @@ class Engine(Strict):
     )
     variables: dict[str, str] = Field({}, description="setting → variable, style environment")
     defaults: dict[str, list[Default]] = Field(
-        {}, description="by setting; the first that holds for version and GPU counts"
+        {}, description="by setting; the first one that holds for version and GPU is taken"
     )
     limits: list[Limit] = []
     refuses: list[RefusedValue] = []
@@ -288,7 +288,7 @@ class Engine(Strict):
 
 
 class Loaded(Strict):
-    """Weights of some format on one GPU, as an engine printed it of a checkpoint of this shape."""
+    """Size of loaded weights on one GPU, as an engine printed it for a checkpoint of this shape."""
 
     bytes: Annotated[int, Field(ge=1)]
     source: str

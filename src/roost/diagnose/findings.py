@@ -1,4 +1,4 @@
-"""What is told about a log: what fingerprints say, and the words for what has none."""
+"""What is told about a log: by fingerprints, or in general words where none matches."""
 
 from __future__ import annotations
 

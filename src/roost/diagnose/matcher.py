@@ -1,7 +1,8 @@
 """What a log says is wrong, and which of it is the root cause.
 
-A container's log goes on over restarts. Its last start answers what is wrong now; the one before it
-is heard where the last one has not got anywhere yet, or as a warning.
+A container's log goes on over restarts. What is wrong now is read from its last start. Only where
+that shows no error does the start before it count: in full while the last one does not serve yet,
+else as a warning.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class _Log:
         self._start = _Start(engine=engine, version=version)
         self._previous = self._start
         self.scanner = Scanner()
-        # A start comes before what is found in it.
+        # In this order: a line that begins a start is known as that before it is searched.
         self._listen(_SAYS_VERSION, self._on_version)
         self._listen(_SAYS_START, self._on_start)
         self._listen(_SAYS_SERVING, self._on_serving)
@@ -146,7 +147,7 @@ class _Log:
             lines, numbers = lines[starts[-2] :], numbers[starts[-2] :]
         self.scanner.feed(lines, numbers)
 
-    # What lines mean
+    # -- what lines mean
 
     def _on_version(self, at: int) -> bool:
         if match := _VERSION.search(" ".join(self.scanner.line(at).text.split())):
@@ -259,7 +260,7 @@ class _Log:
             said += " " + other.text
         return replace(line, text=said)
 
-    # The answer
+    # -- the answer
 
     def answer(self) -> list[Diagnosis]:
         """Findings about the last start, and about an earlier one as far as it still counts."""

@@ -17,12 +17,12 @@ from roost.diagnose import text
 from roost.diagnose.text import Line, Passage
 from roost.diagnose.words import Words
 
-#: Given the place of a line, says whether it accounts for it.
+#: Called with the index of a line; returns whether it explains the line.
 Handler: TypeAlias = Callable[[int], bool]
 
 #: Lines kept before and after the one that is looked at: other processes' lines stand between.
 _BEHIND, _AHEAD = 16, 96
-#: Lines of the same process before it: the beginning of what a terminal wrapped.
+#: Lines of the same process before it, where a terminal may have wrapped the message.
 _BEFORE = 3
 #: Shapes remembered.
 _MEMORY = 50_000
@@ -40,7 +40,7 @@ def words_of(listened: tuple[bytes, ...]) -> Words:
 
 
 class Scanner:
-    """A log that goes by, a few hundred kilobytes at a time."""
+    """Reads a log block by block and calls the handlers of words that stand in it."""
 
     def __init__(self) -> None:
         self._handlers: dict[bytes, list[tuple[Handler, bool]]] = {}
@@ -62,11 +62,11 @@ class Scanner:
         self._handlers.setdefault(squeezed, []).append((handler, last))
 
     def unsettle(self) -> None:
-        """Give every shape attention again."""
+        """Call handlers for lines of every shape again."""
         self._settled.clear()
 
     def feed(self, lines: list[bytes], numbers: list[int]) -> None:
-        """Take in further lines, and look at those that have enough of their successors."""
+        """Take in further lines, and look at those whose successors are known far enough."""
         self._lines += lines
         self._numbers += numbers
         self._look(len(self._lines) - _AHEAD)
@@ -94,8 +94,12 @@ class Scanner:
         return tuple(dict.fromkeys((inherited, own)))
 
     def passages(self, at: int, lines: int) -> Iterator[Passage]:
-        """The line at a place, up to ``lines`` - 1 more of its owner and a few before, as long as
-        there is another owner it may have."""
+        """For each owner that a line may have, a passage around it.
+
+        Args:
+            at: Index of the line.
+            lines: How many lines of the owner from there on, at the most; a few before are added.
+        """
         for owner in self.owners(at):
             yield self._passage(at, lines, owner)
 

@@ -1,6 +1,6 @@
 """What failed checks of a healthy engine mean.
 
-It listens and logs nothing wrong, so there is no line to match: what it answered is the evidence.
+Such an engine logs nothing wrong, so there is no line to match: its answers are the evidence.
 Checks are those of a gate or a verification, ``{id, ok, expected, observed, why}``.
 """
 
@@ -21,7 +21,7 @@ Check: TypeAlias = Mapping[str, Any]
 class _Symptom:
     id: str
     title: str
-    of: str  # beginning of the ids of its checks
+    of: str  # how the ids of the checks begin that it is seen in
     why: str
     fix: str
     source: str
@@ -54,7 +54,7 @@ def _leaks(checks: Sequence[Check]) -> bool:
     return any(THINKS_ALOUD in check["why"] for check in checks)
 
 
-#: Of several with the same checks the first that is seen counts.
+#: Of several about the same checks, the first whose ``seen`` holds is reported.
 _SYMPTOMS = (
     _Symptom(
         "no-tokens",
@@ -145,7 +145,11 @@ _SYMPTOMS = (
 
 
 def of_checks(checks: Sequence[Check]) -> list[Diagnosis]:
-    """What the failed ones among some checks mean, in the order of the checks' weight."""
+    """What failed checks mean, in the order of :data:`_SYMPTOMS`.
+
+    Args:
+        checks: Passed ones too; these say nothing.
+    """
     found: list[Diagnosis] = []
     explained: set[str] = set()
     for symptom in _SYMPTOMS:

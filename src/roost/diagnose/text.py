@@ -1,4 +1,4 @@
-"""What stands between a log's bytes and what a program meant to say.
+"""From the bytes of a log to the lines that programs wrote.
 
 Logs arrive coloured, timestamped, prefixed by whoever collected them, escaped into JSON, wrapped by
 a terminal and interleaved with other processes. Here a line loses all that, and keeps who said it.
@@ -68,7 +68,7 @@ class Line:
         process: Who wrote it, as far as the line says.
         stream: Whose log it is, where several were collected into one.
         level: As the engine's logger gave it.
-        width: Columns it took, prefixes included.
+        width: Columns that it took in the log, prefixes included.
     """
 
     number: int
@@ -80,7 +80,7 @@ class Line:
 
     @property
     def prefix(self) -> int:
-        """Columns that were not its program's own."""
+        """Columns of the line that its program did not write."""
         return self.width - len(self.text)
 
     @property

@@ -1,7 +1,7 @@
 """The host doctor: what keeps a machine from running an engine well, and how to mend it.
 
-Pure functions from host facts to checks. What the preflight judges is the preflight's; here is
-what it does not refuse a host for, or cannot know without a deployment.
+Pure functions from host facts to checks. What a deploy's preflight judges is taken from there; the
+checks here are about what refuses no host, or what can be judged without a deployment.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def examine(
 
     Args:
         facts: What the probe saw.
-        skew: Of its clock; none where it could not be compared.
+        skew: Of the host's clock; none where it could not be compared.
         deployment: What its inventory wants to run there, or why that cannot be told.
     """
     checks = list(_deployed(facts, deployment))
@@ -93,8 +93,8 @@ def _deployed(facts: HostFacts, deployment: Deployment | RoostError | None) -> I
             fix=deployment.fix,
         )
     elif deployment is not None:
-        # The doctor knows more of the toolkit. And who asks here may not be allowed to ask Docker,
-        # or to start it; who deploys is.
+        # The doctor's own check of the toolkit says more. And the user of the doctor may not be
+        # allowed to ask or start Docker, as the one who deploys is.
         silent = facts.docker is None and facts.docker_installed
         left_out = {"gpu_runtime"} | ({"docker"} if silent else set())
         found = [item for item in preflight.check(facts, deployment) if item.id not in left_out]

@@ -1,4 +1,4 @@
-"""What a check is, and how the preflight's findings become some."""
+"""What a check is, and how findings of the preflight become checks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Check(BaseModel):
 
 
 def of_preflight(found: preflight.Finding) -> Check:
-    """A finding of the preflight."""
+    """A finding of the preflight as a check."""
     return Check(
         id=found.id,
         severity=_OF_PREFLIGHT[found.severity],
@@ -52,5 +52,5 @@ def has_gpu(facts: HostFacts) -> bool:
 
 
 def unseen(name: str, wants: str, saw: str) -> Check:
-    """A check without an answer."""
+    """A check that could not be made; ``saw`` says why."""
     return Check(id=name, severity="unknown", saw=saw, wants=wants)

@@ -123,7 +123,7 @@ def _doing(state: GpuState) -> str:
 
 
 def peers(facts: HostFacts, deployment: Deployment | None) -> Iterator[Check]:
-    """Whether NCCL is kept from a path between cards that is not there."""
+    """Whether NCCL is told not to use a path between cards that does not exist."""
     if len(facts.gpus) < 2:
         return
     cards, reached = f"{len(facts.gpus)} GPUs", facts.condition.peer_access

@@ -14,7 +14,7 @@ from roost.units import GIB, size
 #: MemAvailable below which a machine whose GPU shares it begins to swap and hang (source 001 tells
 #: of the hang; the figure is roost's).
 MEMORY_FLOOR_BYTES = 4 * GIB
-#: Swapped out more than this, the machine was short of memory, and not just tidy.
+#: With more than this swapped out, the machine was short of memory.
 SWAP_USED_BYTES = 1 * GIB
 #: Share of unified memory that page cache may hide from an engine which counts free memory.
 PAGE_CACHE_SHARE = 0.1
@@ -24,7 +24,7 @@ LOW_DISK_BYTES = 20 * GIB
 OPEN_FILES = 4096
 #: The catalogue's smallest shared memory of a container; Docker's own 64 MiB are too little.
 SHARED_MEMORY_BYTES = 1 * GIB
-#: Seconds. A registry's tokens stand a minute of difference, signed URLs some.
+#: Seconds of difference. Registries' tokens tolerate a minute, signed URLs some minutes.
 SKEW_WARN_S, SKEW_FAIL_S = 5.0, 60.0
 
 
@@ -61,7 +61,7 @@ BAD_KERNELS = (
 
 
 def memory(facts: HostFacts) -> Iterator[Check]:
-    """What is left of it, swapped out of it, and hidden in page cache."""
+    """Memory: what is available, what is swapped out, and what page cache hides."""
     total, available = facts.memory_total_bytes, facts.memory_available_bytes
     wants = f"at least {size(MEMORY_FLOOR_BYTES)} available"
     if total is None or available is None:
@@ -136,7 +136,7 @@ def _page_cache(facts: HostFacts) -> Iterator[Check]:
 
 
 def disks(facts: HostFacts) -> Iterator[Check]:
-    """Every file system that fills up, once."""
+    """Free space of each file system that models, Docker or the system fill."""
     root = facts.condition.root
     places: dict[str, tuple[int, list[str]]] = {}
     for what, mount, free in (
@@ -170,7 +170,7 @@ def disks(facts: HostFacts) -> Iterator[Check]:
 
 
 def shared_memory(facts: HostFacts) -> Check:
-    """What containers with the host's IPC have to share."""
+    """Shared memory for containers that use the host's IPC namespace."""
     seen, wants = facts.condition.shared_memory, f"{size(SHARED_MEMORY_BYTES)} free in /dev/shm"
     if seen is None:
         return unseen("shared_memory", wants, "df gave no figure for /dev/shm")
@@ -190,7 +190,7 @@ def shared_memory(facts: HostFacts) -> Check:
 
 
 def open_files(facts: HostFacts) -> Check:
-    """The limit that containers inherit from their daemon."""
+    """The limit on open files, which containers inherit from Docker's daemon."""
     limit, wants = facts.condition.open_files, f"{OPEN_FILES} open files or more"
     if limit is None:
         return unseen("open_files", wants, "no Docker daemon whose limits could be read")
@@ -211,7 +211,7 @@ def open_files(facts: HostFacts) -> Check:
 
 
 def kernel(facts: HostFacts) -> Check:
-    """Whether harm was reported of it."""
+    """Whether the kernel is one of which harm was reported."""
     wants = "a kernel without reports of harm"
     for bad in BAD_KERNELS:
         if facts.kernel == bad.release:
@@ -227,7 +227,7 @@ def kernel(facts: HostFacts) -> Check:
 
 
 def clock(facts: HostFacts, skew: Skew | None) -> Check:
-    """Whether it shows the controller's time."""
+    """Whether the host's clock agrees with the controller's."""
     wants = f"within {SKEW_WARN_S:.0f} s of the controller's"
     service = "synchronised" if facts.condition.time_synchronised else "no time service to be seen"
     if skew is None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from roost.doctor.check import Check
 from roost.hosts import HostFacts
 
-#: Events as old as that still say something of the engine's condition.
+#: How old an event may be that still says something of the engine's condition.
 RECENT = dt.timedelta(days=1)
 _LOOK = "roost status -i INVENTORY, and the evidence under /var/lib/roost/watchdog/cases"
 

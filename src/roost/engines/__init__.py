@@ -27,7 +27,7 @@ class Spelled(NamedTuple):
     env: dict[str, str]
 
 
-#: Settings that choose what is launched, or that another one already carries.
+#: Settings that no engine is told: they choose revision and image, or describe the image.
 _DECIDED_ELSEWHERE = {"drafter_revision", "image", "engine_version"}
 
 

@@ -22,7 +22,7 @@ ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _DTYPES: dict[str, Dtype] = {name: name for name in ITEM_BYTES}
 
-# Beyond these a configuration is damaged or made up, and every figure from it would be too.
+# Beyond these a configuration is damaged or made up.
 _MOST_LAYERS = 4096
 _MOST_HEADS = 65_536
 _MOST_DIM = 65_536
@@ -324,7 +324,7 @@ def _show(value: object) -> str:
 
 
 def _refuse_windows(text: _Section) -> None:
-    """Whether every layer of a target attends to everything, where it lists no kinds of layers."""
+    """Raise where a target that lists no kinds of layers has a window or chunks."""
     for key in ("sliding_window", "attention_chunk_size"):
         # As in vLLM, use_sliding_window takes a window back that is set.
         if text.has(key) and text.values.get("use_sliding_window") is not False:

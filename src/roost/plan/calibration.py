@@ -1,4 +1,4 @@
-"""What was measured of memory that has no closed form, and what was fitted to it.
+"""Memory that has no closed form: what was measured of it, and the constants fitted to that.
 
 The data is ``catalog/calibration.yml``. A :class:`Point` is one figure that somebody's engine
 printed; a :class:`Fit` is a constant of a formula, the points it was taken from, and how far it
@@ -61,7 +61,7 @@ class Fit(Strict):
     """A constant that stands in for what has no closed form."""
 
     bytes: Count
-    each: Annotated[int, Field(ge=0)] = Field(0, description="bytes more for each of what counts")
+    each: Annotated[int, Field(ge=0)] = Field(0, description="bytes more for each CUDA graph")
     points: Annotated[list[str], Field(min_length=1)]
     tolerance: Annotated[float, Field(ge=0, le=1, strict=False)] = Field(
         description="share of the term by which it may be off"
@@ -113,7 +113,7 @@ class Calibration(Strict):
     def driver_reserve(self, memory_mib: int) -> int:
         """Bytes of a card that the driver keeps: nvidia-smi's total less CUDA's.
 
-        Between measured cards on a straight line, outside them as the nearest.
+        Interpolated linearly between measured cards; beyond them it is the nearest one's.
         """
         known = sorted(
             (int(point.setting["memory_mib"]), point.amount)

@@ -39,7 +39,7 @@ _DOCUMENTS: dict[str, tuple[Callable[[str, str], dict[str, Any]], int]] = {
     QUANTIZATION: (parse_config, 4_000_000),
 }
 
-# What is asked of a shard at first: the whole header of most, so that one round trip does.
+# Bytes that are asked of a shard first: most headers are shorter, and need one round trip.
 _FIRST_BYTES = 65_536
 
 # Requests at a time: few enough for a hub's rate limit.
@@ -200,7 +200,7 @@ def _reason(error: OSError) -> str:
 
 
 class _Reading(NamedTuple):
-    """A checkpoint (none where it cannot be told), what is wrong, and which shards are absent."""
+    """A checkpoint (none where it cannot be made out), its defects, and the absent shards."""
 
     found: Checkpoint | None
     problems: list[RoostError]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "warn", "refuse"]
 
-#: How to plan with what a revision really holds.
+#: The command that plans with what a revision really holds.
 TO_READ = "roost plan … --hub URL, or --models DIR"
 
 _ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}

@@ -105,7 +105,10 @@ def _plan(
 
 
 def once(read: Reader) -> Reader:
-    """Every repository is asked for once, also one that cannot be had: hosts are alike."""
+    """A reader that asks for each repository once, also for one that cannot be read.
+
+    Hosts of an inventory mostly have the same ones.
+    """
     seen: dict[tuple[str, str], Checkpoint | RoostError] = {}
 
     def again(weights: Weights) -> Checkpoint:

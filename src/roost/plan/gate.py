@@ -15,7 +15,7 @@ from roost.plan.planner import Plan, Reader
 def plan(deployment: Deployment, facts: HostFacts, hub_token: str | None = None) -> Plan:
     """The plan of a host's deployment, read from its hub where that answers.
 
-    What stands in the way of reading is a remark: the weights may be on the host already, and
+    A checkpoint that cannot be read is no error here: the weights may be on the host already, and
     whether they can be fetched is asked elsewhere.
 
     Args:

@@ -1,6 +1,6 @@
 """What memory a machine offers to an engine on one of its GPUs.
 
-Two kinds are told apart and never mixed. A discrete card has memory of its own: each card is a
+Two kinds of GPU are told apart. A discrete card has memory of its own: each card is a
 budget by itself, and a rank of the engine gets one card. A GPU with unified memory (GB10) shares
 the host's: nvidia-smi has no figure for it, ``/proc/meminfo`` has.
 """
@@ -87,7 +87,7 @@ def from_facts(
         RoostError: The facts that a budget needs are not there.
     """
     calibration = calibration or builtin()
-    # What nvidia-smi says of unified memory, if anything, is not what an engine can take.
+    # Whatever nvidia-smi says of unified memory is not what an engine can take.
     if hardware.gpu is None or hardware.gpu.memory == "unified":
         if not facts.memory_total_bytes or facts.memory_available_bytes is None:
             raise RoostError(

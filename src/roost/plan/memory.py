@@ -31,7 +31,7 @@ _KV_ITEM_BYTES: dict[str, int] = {
     "fp8_e5m2": 1,
 }
 
-# Beyond these an argument is a mistake, and a figure computed from it would hide it.
+# Larger arguments are mistakes.
 _MOST_TOKENS = 2**31 - 1
 _MOST_BYTES = 2**50
 
@@ -444,7 +444,7 @@ def _wants_one_group(drafter: Drafter | None, gdn: Gdn | None, rules: EngineRule
 
 
 def require_shares(target: Architecture, drafter: Drafter | None, tensor_parallel: int) -> None:
-    """Refuse heads of which not every GPU gets a whole share, as the engines do.
+    """Refuse numbers of heads that the GPUs cannot share evenly, as the engines do.
 
     Raises:
         RefusedError: Naming each kind of head.

@@ -68,7 +68,7 @@ class Memory(BaseModel):
 
 
 class Plan(BaseModel):
-    """What will happen, as far as it can be known from here."""
+    """The verdict on a deployment, with its memory and findings."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -257,7 +257,7 @@ def _machine(resolved: Resolved, facts: HostFacts | None) -> tuple[Machine | Non
     try:
         probed = machine.from_facts(facts, resolved.hardware)
     except RoostError as error:
-        # What is wrong with the GPUs is a finding of its own; the budget is the profile's then.
+        # What is wrong with the GPUs is a finding of its own; the budget is then the profile's.
         return profile, [_obstacle("memory-not-probed", "warning", error, "host facts")]
     if facts.releases and profile is not None:
         # What our own container holds comes back at the swap.
@@ -278,7 +278,7 @@ def _obstacle(name: str, severity: Severity, error: RoostError, source: str) -> 
 
 
 def _with_shares(subject: Subject) -> Subject:
-    """Whether the heads can be shared, which no size of anything changes."""
+    """The subject, with an obstacle where the GPUs cannot share the heads evenly."""
     if subject.target.architecture is None:
         return subject
     ranks = subject.settings.tensor_parallel or 1
@@ -292,7 +292,7 @@ def _with_shares(subject: Subject) -> Subject:
 
 
 def _with_rules(subject: Subject) -> Subject:
-    """The version's rules for the pool; an image may hold a version that nobody has read."""
+    """The subject with its version's rules, or an obstacle where nobody has read that version."""
     version = subject.version
     device: Device = "cpu" if subject.compute_capability is None else "gpu"
     rows = subject.catalog.engines["vllm"].kv_pool
@@ -314,7 +314,7 @@ def _case(subject: Subject) -> Case | None:
     if subject.machine is None or load is None or architecture is None:
         return None
     if subject.machine.kind == "host":
-        # What the CPU engine takes beside its pool, nobody has measured but for one model.
+        # What the CPU engine takes besides its pool was measured for one model only.
         return None
     drafter, known = subject.drafter, subject.target.widths
     widths = known or subject.catalog.architectures[_REFERENCE].widths
@@ -466,7 +466,7 @@ def _memory(subject: Subject) -> Memory:
 
 
 def _memory_of_sglang(subject: Subject, split: Split) -> Memory:
-    """SGLang has no blocks to speak of, and all it splits is an estimate."""
+    """Memory under SGLang: it has no blocks, and every figure is an estimate."""
     length = subject.context
     requests = min(split.kv_pool_tokens / length, split.max_running_requests) if length else None
     return Memory(

@@ -7,7 +7,7 @@ from roost.plan.memory import KvPool, kv_pool
 from roost.plan.rules import EngineRules
 from roost.settings import Settings
 
-#: A slice of prefill where no default is known; it counts for sliding windows alone.
+#: max_num_batched_tokens where no default is known; only sliding windows depend on it.
 _SLICE = 2048
 
 

@@ -139,8 +139,8 @@ def _beginnings(rows: Sequence[KvPoolRow]) -> Iterator[str]:
 def _applying(rows: Sequence[KvPoolRow], asked: Version) -> Iterator[KvPoolRow]:
     """The rows that hold for a version, oldest first; none: it is not known.
 
-    A release has all rows of releases up to it. A build of main has what main could do by then,
-    which no release of the same time says: that was cut off before.
+    A release has all rows of releases up to it. A build of main has what main had by then; releases
+    of the same time do not tell, for they were branched off earlier.
     """
     release = Version(asked.base_version)
     if asked.dev is not None:

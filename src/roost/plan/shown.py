@@ -24,9 +24,9 @@ _VERDICTS: dict[Verdict, str] = {
     "warn": "runs, with what is said below",
     "refuse": "refused",
 }
-#: From here on recipes stand on one line.
+#: Columns of a terminal in which a recipe's id fits on one line.
 _WIDE = 110
-#: Below this, what is said of a term stands below the terms.
+#: Columns of a terminal below which remarks on terms stand under the table.
 _NARROW = 80
 #: Hosts that are named with a finding before they are only counted.
 _NAMED = 6

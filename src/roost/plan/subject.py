@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from roost.catalog import Catalog
 from roost.catalog_schema import KnownImage, Model
@@ -26,23 +26,30 @@ from roost.settings import Settings
 
 @dataclass(frozen=True)
 class Side:
-    """Target or drafter: what is known of it, and where from."""
+    """Target or drafter: what is known of it, and where from.
+
+    Attributes:
+        model: The catalogue's entry.
+        read_from: ``catalogue``, or the checkpoint that was read.
+        loaded_from: Source of ``loaded_bytes``, where that is not ``read_from``.
+        unread: Why no checkpoint was read.
+        defect: What is wrong with the checkpoint that was read.
+    """
 
     weights: Weights
-    model: Model | None = field(metadata={"is": "the catalogue's entry"})
-    read_from: str = field(metadata={"is": "`catalogue`, or what was read"})
+    model: Model | None
+    read_from: str
     architecture: Architecture | None = None
     widths: Widths | None = None
     drafter: Drafter | None = None
     contents: Contents | None = None
     loaded_bytes: int | None = None
-    loaded_from: str | None = field(default=None, metadata={"is": "its source, if not read_from"})
+    loaded_from: str | None = None
     disk_bytes: int | None = None
     declares_vision: bool | None = None
     disagreements: tuple[str, ...] = ()
     missing_shards: tuple[str, ...] = ()
     missing_tensors: tuple[str, ...] = ()
-    #: Why nothing was read, or what is wrong with what was.
     unread: RoostError | None = None
     defect: RoostError | None = None
 
@@ -61,13 +68,18 @@ class Side:
 
 @dataclass(frozen=True)
 class Subject:
-    """One deployment as the planner sees it."""
+    """One deployment as the planner sees it.
+
+    Attributes:
+        settings: As said; for those that are not, the engine's defaults.
+        obstacles: Why there is no pool or budget: the engine would not start, or nobody can compute
+            it.
+    """
 
     catalog: Catalog
     resolved: Resolved
     target: Side
     drafter: Side | None
-    #: As said, and where nothing is said as the engine takes it.
     settings: Settings
     machine: Machine | None
     host: HostFacts | None
@@ -76,7 +88,6 @@ class Subject:
     pool_in_model_type: KvPool | None = None
     budget: Budget | None = None
     split: Split | None = None
-    #: Why there is no pool or budget: the engine would die of it, or nobody can compute it.
     obstacles: tuple[Finding, ...] = ()
 
     @property

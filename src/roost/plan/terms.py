@@ -265,7 +265,7 @@ def _drafter(case: Case) -> list[Term]:
 
 
 def _sharded(name: str, amount: int, replicated: int, case: Case, kind: Kind, source: str) -> Term:
-    """Weights of which each rank holds an equal share, but for what every rank holds in full."""
+    """Weights that ranks share equally, except for a part that each of them holds in full."""
     replicated = min(replicated, amount) if case.ranks > 1 else 0
     share = _ceil(amount - replicated, case.ranks) + replicated
     on_disk = kind == "estimate"
@@ -332,7 +332,7 @@ def _fitted(
 ) -> Term:
     points = calibration.of(fit)
     beyond = distance(points, hardware=case.machine.hardware, quantities=quantities)
-    # Away from its points a fit is trusted half as far.
+    # Away from its measured points a fit may be off by twice as much.
     tolerance = fit.tolerance * (2 if beyond else 1)
     return Term(
         name=name,

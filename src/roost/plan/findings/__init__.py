@@ -26,7 +26,7 @@ def find(subject: Subject, *, preflighted: bool = False) -> list[Finding]:
 
     Args:
         subject: What is planned.
-        preflighted: Whether somebody else judges the host itself.
+        preflighted: Whether a preflight judges the host itself, so that nothing is said twice.
     """
     checks = CHECKS if preflighted else (*machine.HOST_CHECKS, *CHECKS)
     return [finding for check in checks for finding in check(subject)]

@@ -178,8 +178,7 @@ def eager(s: Subject) -> Iterator[Finding]:
             severity="warning",
             summary="enforce_eager gives up CUDA graphs",
             why="38 against 217 tok/s on two RTX 5070 Ti (5.7 times), 91.4 against 4.6 ms a "
-            "token on "
-            "an H200; graphs take about 0.3 GB a card",
+            "token on an H200; graphs take about 0.3 GB a card",
             fix="enforce_eager=false",
             source="source 000; logs of vLLM 0.24.0",
             date=dt.date(2026, 11, 29),

@@ -96,7 +96,7 @@ def bounds(s: Subject) -> Iterator[Finding]:
 
 
 def not_pinned(s: Subject) -> Iterator[Finding]:
-    """Something may mean another thing tomorrow."""
+    """A branch, tag or short commit that no lock has resolved."""
     spec = s.resolved.spec
     if not spec.unresolved:
         return
@@ -114,7 +114,7 @@ def not_pinned(s: Subject) -> Iterator[Finding]:
 
 
 def untrusted(s: Subject) -> Iterator[Finding]:
-    """The image is to get nothing that matters."""
+    """An image that is not trusted with credentials."""
     if s.resolved.spec.untrusted:
         yield Finding(
             id="untrusted-image",

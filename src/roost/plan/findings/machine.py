@@ -19,7 +19,7 @@ def _gpus(s: Subject) -> int:
 
 
 def tensor_parallel(s: Subject) -> Iterator[Finding]:
-    """One launch is one host."""
+    """An engine is started on one host, so its ranks cannot outnumber that host's GPUs."""
     wanted = s.resolved.settings.tensor_parallel or 1
     have, gpu = _gpus(s), s.resolved.hardware.gpu
     if gpu is None or not have or wanted <= have:
@@ -107,5 +107,5 @@ def unlike_gpus(s: Subject) -> Iterator[Finding]:
 
 
 CHECKS = (tensor_parallel, idle_gpus, image_platform, unlike_gpus)
-#: What a deploy's preflight says itself.
+#: Left out where a deploy's preflight says the same.
 HOST_CHECKS = (host,)

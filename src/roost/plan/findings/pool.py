@@ -15,7 +15,7 @@ def obstacles(s: Subject) -> Iterator[Finding]:
 
 
 def refusals(s: Subject) -> Iterator[Finding]:
-    """What does not fit."""
+    """Why the engine would refuse to start for want of memory."""
     divided = s.budget or s.split
     for refusal in divided.refusals if divided else ():
         yield Finding(
@@ -29,7 +29,7 @@ def refusals(s: Subject) -> Iterator[Finding]:
 
 
 def tight(s: Subject) -> Iterator[Finding]:
-    """What only just fits, or just not."""
+    """Whether it fits is within the uncertainty of the estimates."""
     if s.budget is not None and s.budget.tight:
         yield Finding(
             id="memory-tight",

@@ -32,8 +32,7 @@ def mtp(s: Subject) -> Iterator[Finding]:
             severity="error",
             summary=f"{s.target.weights.repo} holds no MTP tensors to draft with",
             why=f"the config declares {declared} MTP layer(s), of {contents.tensors:,} tensors "
-            f"in the "
-            "index none is of MTP; at best every draft would be rejected",
+            "in the index none is of MTP; at best every draft would be rejected",
             fix="roost_speculation: " + _other_choice(s),
             source=s.target.read_from,
         )
