@@ -51,6 +51,22 @@ def has_gpu(facts: HostFacts) -> bool:
     return facts.gpu_trouble != "missing" or facts.condition.driver_module is not None
 
 
+def judged(name: str, bad: Severity | None, *, saw: str, wants: str, why: str, fix: str) -> Check:
+    """A check that is either good, or bad for a reason.
+
+    Args:
+        name: Its id.
+        bad: How bad it is; none: it is good, so ``why`` and ``fix`` are left out.
+        saw: What was seen.
+        wants: What is wanted.
+        why: Why it is bad.
+        fix: What to do about that.
+    """
+    if bad is None:
+        return Check(id=name, severity="ok", saw=saw, wants=wants)
+    return Check(id=name, severity=bad, saw=saw, wants=wants, why=why, fix=fix)
+
+
 def unseen(name: str, wants: str, saw: str) -> Check:
     """A check that could not be made; ``saw`` says why."""
     return Check(id=name, severity="unknown", saw=saw, wants=wants)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from roost import preflight
 from roost.condition import CdiSpec
-from roost.doctor.check import Check, has_gpu, of_preflight, unseen
-from roost.hosts import HostFacts
+from roost.doctor.check import Check, has_gpu, judged, of_preflight, unseen
+from roost.hosts import DockerFacts, HostFacts
 
 #: Storage drivers that should be changed, and why.
 _SLOW_STORAGE = {
@@ -39,11 +39,9 @@ def gpu_runtime(facts: HostFacts) -> Iterator[Check]:
 
 
 def cdi(facts: HostFacts) -> Iterator[Check]:
-    """Whether a specification of devices is of the driver that runs."""
-    specs, driver = (
-        facts.condition.cdi,
-        next((gpu.driver for gpu in facts.gpus if gpu.driver), None),
-    )
+    """Whether CDI specifications name the libraries of the driver that runs."""
+    specs = facts.condition.cdi
+    driver = next((gpu.driver for gpu in facts.gpus if gpu.driver), None)
     if not facts.gpus or driver is None:
         return
     wants = f"none, or one made for driver {driver}"
@@ -93,7 +91,7 @@ def docker(facts: HostFacts) -> Iterator[Check]:
     seen = facts.condition
     wants = "a running Docker daemon"
     if facts.docker is not None:
-        yield from _daemon(facts)
+        yield from _daemon(facts.docker, has_gpu(facts))
     elif not facts.docker_installed:
         yield Check(
             id="docker", severity="ok", saw="not installed", wants="nothing: a deploy installs it"
@@ -102,20 +100,24 @@ def docker(facts: HostFacts) -> Iterator[Check]:
         user = seen.user or "the login user"
         listed = seen.user is not None and seen.user in (seen.docker_members or [])
         yield unseen("docker", wants, f"{user} may not ask Docker")
+        if listed:
+            saw = f"{user} is in the group docker, but this session is older"
+            why = "groups are read at login, and Ansible keeps its connection open"
+            fix = "log in anew: ssh -O exit HOST, or restart the machine"
+        else:
+            saw = f"{user} is not in the group docker"
+            why = "Docker's socket belongs to root and the group docker"
+            fix = (
+                f"sudo usermod -aG docker {user}, then log in anew (members are as good as root); "
+                "or leave it: deploys use sudo"
+            )
         yield Check(
             id="docker_group",
             severity="warn",
-            saw=f"{user} is in the group docker, but this session is older"
-            if listed
-            else f"{user} is not in the group docker",
+            saw=saw,
             wants="a login user who may use Docker, or a deploy with sudo",
-            why="groups are read at login, and Ansible keeps its connection open"
-            if listed
-            else "Docker's socket belongs to root and the group docker",
-            fix="log in anew: ssh -O exit HOST, or restart the machine"
-            if listed
-            else f"sudo usermod -aG docker {user}, then log in anew (members are as good as root); "
-            "or leave it: deploys use sudo",
+            why=why,
+            fix=fix,
         )
     else:
         yield Check(
@@ -128,27 +130,24 @@ def docker(facts: HostFacts) -> Iterator[Check]:
         )
 
 
-def _daemon(facts: HostFacts) -> Iterator[Check]:
-    assert facts.docker is not None  # noqa: S101 - the caller has looked
-    driver, root = facts.docker.storage_driver, facts.docker.root or ""
+def _daemon(docker: DockerFacts, gpu: bool) -> Iterator[Check]:
+    driver, root = docker.storage_driver, docker.root or ""
     if root.startswith("/var/snap/"):
         yield Check(
             id="docker_snap",
-            severity="fail" if has_gpu(facts) else "warn",
+            severity="fail" if gpu else "warn",
             saw=f"Docker from a snap ({root})",
             wants="Docker from the distribution or from Docker",
             why="a snap sees neither NVIDIA's toolkit nor directories outside of its own",
             fix="sudo snap remove docker, then deploy: it installs Docker and pulls images anew",
         )
     slow = _SLOW_STORAGE.get(driver)
-    yield Check(
-        id="docker",
-        severity="warn" if slow else "ok",
-        saw=f"Docker {facts.docker.version}, storage driver {driver}",
+    yield judged(
+        "docker",
+        "warn" if slow else None,
+        saw=f"Docker {docker.version}, storage driver {driver}",
         wants="overlay2 or overlayfs",
-        why=f"{driver} {slow}" if slow else "",
+        why=f"{driver} {slow}",
         fix="take storage-driver out of /etc/docker/daemon.json, or move data-root to ext4 or xfs; "
-        "images are pulled anew"
-        if slow
-        else "",
+        "images are pulled anew",
     )

@@ -87,26 +87,33 @@ def _one_clock(state: GpuState, *, unified: bool) -> Check:
         ).model_copy(update={"fix": "ask again while it serves"})
     if state.sm_mhz >= state.sm_max_mhz * STUCK_CLOCK:
         return Check(id="gpu_clocks", severity="ok", saw=saw, wants=wants)
-    locked = (state.reasons or 0) & _APPLICATION_CLOCKS
+    why, fix = _stuck(bool((state.reasons or 0) & _APPLICATION_CLOCKS), unified=unified)
     return Check(
         id="gpu_clocks",
         severity="fail",
         saw=f"{saw}: stuck at low clocks under load",
         wants=f"at least {state.sm_max_mhz * STUCK_CLOCK:.0f} MHz while busy",
-        why="somebody set these clocks"
-        if locked
-        else "a GB10 whose power supply negotiated too little stays at 500 to 850 MHz and says "
-        "nothing of it; it serves at a fraction of its speed"
-        if unified
-        else "something limits the card that it does not name",
-        fix="sudo nvidia-smi -rgc; sudo nvidia-smi -rac"
-        if locked
-        else "sudo nvidia-smi -rgc; if that does not help, shut it down, take the power supply off "
-        "the wall and off the machine for a minute, and start it: a reboot is not enough. If it "
-        "comes back, another supply or cable, then the vendor"
-        if unified
-        else "sudo nvidia-smi -rgc, then nvidia-smi -q -d PERFORMANCE,CLOCK,POWER; check the "
-        "card's power cables",
+        why=why,
+        fix=fix,
+    )
+
+
+def _stuck(locked: bool, *, unified: bool) -> tuple[str, str]:
+    """Why the clocks of a busy GPU stay low, and what to do about it."""
+    if locked:
+        return "somebody set these clocks", "sudo nvidia-smi -rgc; sudo nvidia-smi -rac"
+    if unified:
+        return (
+            "a GB10 whose power supply negotiated too little stays at 500 to 850 MHz and says "
+            "nothing of it; it serves at a fraction of its speed",
+            "sudo nvidia-smi -rgc; if that does not help, shut it down, take the power supply off "
+            "the wall and off the machine for a minute, and start it: a reboot is not enough. If "
+            "it comes back, another supply or cable, then the vendor",
+        )
+    return (
+        "something limits the card that it does not name",
+        "sudo nvidia-smi -rgc, then nvidia-smi -q -d PERFORMANCE,CLOCK,POWER; check the card's "
+        "power cables",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roost import preflight
-from roost.doctor.check import Check, Severity, unseen
+from roost.doctor.check import Check, Severity, judged, unseen
 from roost.hosts import HostFacts
 from roost.launch import CONTAINER
 from roost.units import GIB, size
@@ -68,17 +68,13 @@ def memory(facts: HostFacts) -> Iterator[Check]:
         yield unseen("memory", wants, "/proc/meminfo gave no MemTotal or MemAvailable")
     else:
         short = available < min(MEMORY_FLOOR_BYTES, total // 8)
-        yield Check(
-            id="memory",
-            severity="warn" if short else "ok",
+        yield judged(
+            "memory",
+            "warn" if short else None,
             saw=f"{size(available)} of {size(total)} available",
             wants=wants,
-            why="below that a machine begins to swap, and one whose GPU shares the memory hangs"
-            if short
-            else "",
-            fix="end what else runs there; lower gpu_memory_utilization or kv_cache_bytes"
-            if short
-            else "",
+            why="below that a machine begins to swap, and one whose GPU shares the memory hangs",
+            fix="end what else runs there; lower gpu_memory_utilization or kv_cache_bytes",
         )
     yield from _swap(facts)
     yield from _page_cache(facts)
@@ -153,19 +149,15 @@ def disks(facts: HostFacts) -> Iterator[Check]:
         full = free < preflight.DISK_HEADROOM_BYTES
         low = bool(engine) and free < LOW_DISK_BYTES
         wanted = LOW_DISK_BYTES if engine else preflight.DISK_HEADROOM_BYTES
-        yield Check(
-            id="disk",
-            severity="fail" if full else "warn" if low else "ok",
+        yield judged(
+            "disk",
+            "fail" if full else "warn" if low else None,
             saw=f"{size(free)} free on {mount} ({', '.join(uses)})",
             wants=f"at least {size(wanted)} free",
             why="a full file system takes logs, releases and Docker with it"
             if full
-            else "an image takes 10 to 20 GiB unpacked, weights as much again"
-            if low
-            else "",
-            fix="docker system df, docker image prune; du -xh --max-depth=2 " + mount
-            if full or low
-            else "",
+            else "an image takes 10 to 20 GiB unpacked, weights as much again",
+            fix="docker system df, docker image prune; du -xh --max-depth=2 " + mount,
         )
 
 
@@ -175,17 +167,13 @@ def shared_memory(facts: HostFacts) -> Check:
     if seen is None:
         return unseen("shared_memory", wants, "df gave no figure for /dev/shm")
     short = seen.free_bytes < SHARED_MEMORY_BYTES
-    return Check(
-        id="shared_memory",
-        severity="warn" if short else "ok",
+    return judged(
+        "shared_memory",
+        "warn" if short else None,
         saw=f"{size(seen.free_bytes)} of {size(seen.total_bytes)} free",
         wants=wants,
-        why="containers that share the host's IPC (--ipc host) pass tensors between workers there"
-        if short
-        else "",
-        fix="sudo mount -o remount,size=50% /dev/shm; ls -la /dev/shm shows what fills it"
-        if short
-        else "",
+        why="containers that share the host's IPC (--ipc host) pass tensors between workers there",
+        fix="sudo mount -o remount,size=50% /dev/shm; ls -la /dev/shm shows what fills it",
     )
 
 
@@ -195,18 +183,14 @@ def open_files(facts: HostFacts) -> Check:
     if limit is None:
         return unseen("open_files", wants, "no Docker daemon whose limits could be read")
     short = limit < OPEN_FILES
-    return Check(
-        id="open_files",
-        severity="warn" if short else "ok",
+    return judged(
+        "open_files",
+        "warn" if short else None,
         saw=f"containers may open {limit}",
         wants=wants,
         why="every connection and every weight file is one; beyond it an engine refuses clients "
-        "with: Too many open files"
-        if short
-        else "",
-        fix='LimitNOFILE=1048576 for docker.service, or "default-ulimits" in daemon.json'
-        if short
-        else "",
+        "with: Too many open files",
+        fix='LimitNOFILE=1048576 for docker.service, or "default-ulimits" in daemon.json',
     )
 
 
@@ -233,21 +217,17 @@ def clock(facts: HostFacts, skew: Skew | None) -> Check:
     if skew is None:
         return unseen("clock", wants, f"{service}; could not be compared")
     off = max(0.0, abs(skew.seconds) - skew.uncertainty)
-    severity: Severity = "fail" if off > SKEW_FAIL_S else "warn" if off > SKEW_WARN_S else "ok"
+    bad: Severity | None = "fail" if off > SKEW_FAIL_S else "warn" if off > SKEW_WARN_S else None
     ahead = "ahead" if skew.seconds > 0 else "behind"
-    return Check(
-        id="clock",
-        severity=severity,
+    return judged(
+        "clock",
+        bad,
         saw=f"{abs(skew.seconds):.1f} s {ahead} (± {skew.uncertainty:.1f} s), {service}",
         wants=wants,
-        why=""
-        if severity == "ok"
-        else "registries and hubs refuse tokens and certificates from "
-        "another time, and results of several hosts cannot be put in order",
-        fix=""
-        if severity == "ok"
-        else "sudo timedatectl set-ntp true; timedatectl status (and the "
-        "controller's own clock: all hosts are compared with it)",
+        why="registries and hubs refuse tokens and certificates from another time, and results of "
+        "several hosts cannot be put in order",
+        fix="sudo timedatectl set-ntp true; timedatectl status (and the controller's own clock: "
+        "all hosts are compared with it)",
     )
 
 
@@ -276,6 +256,10 @@ def remove_ipc(facts: HostFacts) -> Check:
     )
 
 
+#: How the names of interfaces begin that lead to no cable.
+_VIRTUAL = ("lo", "veth", "br-", "docker", "virbr", "ifb", "tap", "dummy")
+
+
 def network(facts: HostFacts) -> Check:
     """Interfaces and their MTU."""
     interfaces, uplink = facts.condition.interfaces, facts.condition.uplink
@@ -297,6 +281,3 @@ def network(facts: HostFacts) -> Check:
         "downloads hang",
         fix=f'"mtu": {outside} in /etc/docker/daemon.json, then restart Docker',
     )
-
-
-_VIRTUAL = ("lo", "veth", "br-", "docker", "virbr", "ifb", "tap", "dummy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 
-from roost.doctor.check import Check
+from roost.doctor.check import Check, judged
 from roost.hosts import HostFacts
 
 #: How old an event may be that still says something of the engine's condition.
@@ -41,13 +41,13 @@ def engine(facts: HostFacts) -> Iterator[Check]:
     else:
         since = (dt.datetime.now(dt.UTC) - RECENT).strftime("%Y-%m-%dT%H:%M:%SZ")
         recent = [event for event in seen.events if event["at"] > since]
-        yield Check(
-            id="watchdog",
-            severity="warn" if recent else "ok",
+        yield judged(
+            "watchdog",
+            "warn" if recent else None,
             saw=f"{len(recent)} events in a day, the last: {recent[-1]['said']}"
             if recent
             else "nothing for a day",
             wants=wants,
-            why="an engine that ends is started again, and its requests are lost" if recent else "",
-            fix=_LOOK if recent else "",
+            why="an engine that ends is started again, and its requests are lost",
+            fix=_LOOK,
         )
