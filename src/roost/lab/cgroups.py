@@ -75,7 +75,7 @@ def make(lab: str, host: str) -> list[Path]:
 
 
 def joining(groups: Sequence[Path], argv: Sequence[str]) -> list[str]:
-    """``argv`` such that it runs in these groups."""
+    """A command that joins these groups and becomes ``argv``."""
     return ["/bin/sh", "-c", _JOIN, "join", *map(str, groups), "--", *argv]
 
 

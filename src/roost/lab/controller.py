@@ -41,10 +41,10 @@ _LOCK = Path("/run/lock/roost-lab.lock")
 
 
 def check_machine() -> None:
-    """Linux, and root.
+    """Refuse a machine that can have no lab: it must be Linux, and we must be root.
 
     Raises:
-        RoostError: Something else; in one line.
+        RoostError: It is something else, or we are not; in one line.
     """
     if not sys.platform.startswith("linux"):
         raise RoostError(f"the lab needs Linux (network namespaces, overlays), not {sys.platform}")
@@ -53,7 +53,7 @@ def check_machine() -> None:
 
 
 def make_room(say: Say) -> None:
-    """Give the machine inotify instances for a fleet.
+    """Raise the machine's limit on inotify instances to what a fleet takes.
 
     Every host is a systemd of its own and takes about ten of them, all in root's name. Debian
     allows root 128, and beyond a dozen hosts a service here and there would no longer start.
@@ -70,10 +70,10 @@ def missing_packages() -> list[str]:
 
 
 def check_tools() -> None:
-    """All tools are there.
+    """Refuse to go on without the tools that a lab needs.
 
     Raises:
-        RoostError: Some are not; names their packages and the line that installs them.
+        RoostError: Some are missing; with their packages and the line that installs them.
     """
     missing = missing_packages()
     if missing:
@@ -115,7 +115,7 @@ def install_tools(say: Say) -> None:
 @contextlib.contextmanager
 def _no_service_starts() -> Iterator[None]:
     """invoke-rc.d asks this script before it starts anything; 101 forbids it."""
-    # Ours if it was left by an install that was killed; another one is the machine's own.
+    # A script of ours may be left from an install that was killed; any other is the machine's own.
     if _POLICY.exists() and _POLICY.read_text() != _POLICY_TEXT:
         yield
         return

@@ -120,9 +120,9 @@ def require_lab() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    """Have a place for the session's lab, if any test needs one.
+    """Wait for a place for the session's lab, if any test needs one.
 
-    Here, and not in a fixture: the wait is no part of a test, which may take only so long.
+    Not in a fixture: the wait would count towards a test's time limit.
     """
     with contextlib.ExitStack() as stack:
         runs = not session.config.option.collectonly

@@ -162,7 +162,7 @@ class Host:
     # -- acts
 
     def start(self, layers: Sequence[Path] | None = None) -> None:
-        """Boot it, if it is not running; :meth:`wait` says when it is ready.
+        """Boot the host, unless it runs already; :meth:`wait` returns when it is ready.
 
         Args:
             layers: Read-only root layers, uppermost first; needed when it is new.
@@ -225,7 +225,7 @@ class Host:
     def exec(
         self, argv: Sequence[str], *, text_in: str | None = None, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root in the host, past its network; check nothing."""
+        """Run a command as root in the host, not by its network; its exit status is not checked."""
         init = self._init()
         if init is None:
             raise RoostError(f"host {self.name} is not running", fix="roost lab up")
@@ -251,7 +251,7 @@ class Host:
     # -- steps
 
     def _bury(self) -> None:
-        """Take away what an ended (or half-started) host leaves, except for its disk."""
+        """Remove what an ended or half-started host leaves behind, except its disk."""
         power_off(self.site.lab, self.site.state, self.name)
         network.delete_link(network.link_name(self.site.lab, self.address))
         mounts.unmount(self._namespace)
@@ -407,7 +407,7 @@ class Host:
         self._write(f"etc/sudoers.d/{SUDO_USER}", rules, 0o440)
 
     def _prepare_standins(self) -> None:
-        """Play the profile's machine: the only things in a lab that are pretended."""
+        """Install what pretends to be the profile's machine; nothing else in a lab is pretended."""
         profile = profiles.load(self.spec.profile)
         if not profile.gpus:
             return
@@ -449,8 +449,8 @@ def machine_name(lab: str, host: str) -> str:
 def power_off(lab: str, state: Path, host: str) -> None:
     """End everything that runs of a host, and undo what its nspawn would have; at once.
 
-    Needs no record. nspawn tidies up after itself when its container ends, so that goes first;
-    a killed or half-started one is ended too, and tidied up after.
+    Needs no record. nspawn tidies up when its container ends, so the container is ended first; an
+    nspawn that was killed or has only half started is ended too, and its traces are removed here.
 
     Raises:
         RoostError: Something does not end.

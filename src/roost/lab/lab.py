@@ -201,7 +201,7 @@ class Lab:
         """Its hub; ``stop()`` and ``start()`` make and mend an outage."""
         folders = {
             "wheels": paths.wheelhouse(self.cache),
-            # As it is now: another checkout of roost may bring up a lab with other packages.
+            # Resolved now: another checkout of roost may point the link at other packages later.
             "apt": paths.apt_repository(self.cache).resolve(),
         }
         return services.hub_service(self.site, paths.hub_store(self.cache), folders)
@@ -377,7 +377,7 @@ class Lab:
             )
 
     def _check_place(self, before: LabSpec | None) -> None:
-        """The lab's addresses are free, or its own already."""
+        """Refuse addresses and ports that something else on this machine has."""
         self._check_owner()
         if before and before.subnet != self._wanted.subnet:
             raise UsageError(
@@ -459,7 +459,7 @@ class Lab:
         self._make_keys()
 
     def _down(self, say: Say) -> bool:
-        """Take down whatever there is; asks the kernel what that is, not the record."""
+        """Take down whatever there is, by what the kernel says and not by the record."""
         folders = self.state.glob("hosts/*")
         names = {folder.name for folder in folders} | known_to_kernel(self.name)
         for name in sorted(names):
@@ -475,7 +475,7 @@ class Lab:
         mounts.unmount_below(self.state)
         mounts.remove_tree(self.state)
         with contextlib.suppress(OSError):
-            # Gone too if no other lab is up.
+            # Only where no other lab has its state in it.
             self.state.parent.rmdir()
         if found:
             say(f"lab {self.name} is down; what was built stays in {self.cache}")

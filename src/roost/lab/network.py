@@ -96,7 +96,7 @@ _IP_FREEBIND = 15
 
 
 def port_user(address: ipaddress.IPv4Address, port: int) -> str | None:
-    """Who keeps us from listening on this address and port, in words; None if nobody does."""
+    """What listens on an address and port already, in words; None if they are free."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
@@ -145,8 +145,10 @@ def connect(
     address: ipaddress.IPv4Interface,
     gateway: ipaddress.IPv4Address,
 ) -> None:
-    """Link a namespace to the lab's bridge; the default route leads to the controller, which
-    forwards nothing: a lab is closed."""
+    """Link a namespace to the lab's bridge, with the controller as its default route.
+
+    The controller forwards nothing: a lab is closed.
+    """
     outside = link_name(lab, address.ip)
     pair = ["type", "veth", "peer", "name", INSIDE, "netns", str(namespace)]
     run(["ip", "link", "add", outside, *pair])

@@ -1,4 +1,4 @@
-"""Lines of a known rate, so that what a download costs can be watched and measured on loopback."""
+"""Network lines of a known rate on loopback, so that downloads can be watched and measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNK = 1 << 16
 
 
 class Line:
-    """Carries so many bytes a second, of all who use it together.
+    """A line that carries so many bytes a second, shared by all its users.
 
     Args:
         rate: Bytes a second.
@@ -25,7 +25,7 @@ class Line:
         self._lock = threading.Lock()
 
     def take(self, count: int) -> float:
-        """Put so many bytes on it; seconds until the last of them is at the other end."""
+        """Put bytes on the line; seconds until the last of them is at the other end."""
         with self._lock:
             now = time.monotonic()
             self._free_at = max(self._free_at, now) + count / self._rate
@@ -34,7 +34,7 @@ class Line:
 
 @contextlib.contextmanager
 def paced(address: str, port: int, rate: float) -> Iterator[int]:
-    """A line of this rate to a server, whose answers it slows down; gives its port.
+    """Stand before a server and slow its answers down to a rate; gives the port to connect to.
 
     Args:
         address: The server's, and the line's own.

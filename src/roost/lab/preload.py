@@ -26,10 +26,10 @@ _REGISTRY = "registry-of-the-lab"
 
 
 def have(host: Host, image: str, cache: Path, say: Say) -> None:
-    """Have an image of the lab's registry on a host, as if it had been pulled there.
+    """Put an image of the lab's registry on a host, as if it had been pulled there.
 
     Args:
-        host: It runs. Where it has images already, this one is really pulled.
+        host: A running host. Where it has images already, this one is really pulled.
         image: ``repository@sha256:…``.
         cache: Where the files are kept for other hosts.
         say: Told what is made.

@@ -50,7 +50,7 @@ def command(config: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Ours, less what the registry would take for overrides of its configuration."""
+    """Our environment, less what the registry would take for overrides of its configuration."""
     return {key: value for key, value in os.environ.items() if not key.startswith("REGISTRY_")}
 
 

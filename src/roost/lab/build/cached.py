@@ -46,10 +46,10 @@ def build(
     make: Callable[[Path], None],
     say: Say,
 ) -> Path:
-    """Give ``<cache>/<name>-<key>``; make it first if it is not there.
+    """The folder ``<cache>/<name>-<key>``, made first if it is not there.
 
     It is made under another name and renamed when it is whole, so what a killed build leaves is
-    never taken for the result; the next build of the same name sweeps it up. Builds of one name
+    never taken for the result; the next build of the same name removes that. Builds of one name
     take turns: the second finds what the first has made.
 
     Args:
