@@ -24,6 +24,7 @@ from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host
 from roost.launch import CONTAINER
+from roost.onhost import RELEASES, WATCHDOG_STATE
 from roost.onhost.evidence import KERNEL
 from roost.onhost.logs import HEAD_BYTES, TAIL_BYTES
 from roost.onhost.redaction import Redactor
@@ -33,7 +34,6 @@ from roost.ssh import Remote
 
 #: Seconds for one command; a container's log may have to be read from a slow disk.
 _TIMEOUT_S = 300.0
-_RELEASES, _WATCHDOG = "/var/lib/roost/releases", "/var/lib/roost/watchdog"
 
 # dd, because head would swallow more of the pipe than it prints.
 _ENDS = (
@@ -118,13 +118,13 @@ def collect(
     records = keep(
         "releases.txt",
         "records of releases",
-        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _RELEASES]),
+        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", RELEASES]),
     )
     if FAILED in records:
         log = keep(
             "last-failed.log",
             "log of the last failure",
-            lambda: _log(remote, [*may, "sh", "-c", _FAILED_LOG, "sh", _RELEASES]),
+            lambda: _log(remote, [*may, "sh", "-c", _FAILED_LOG, "sh", RELEASES]),
         )
         found.diagnosis += [
             replace(item, title=f"the last failure: {item.title}")
@@ -133,7 +133,7 @@ def collect(
     keep(
         "watchdog.txt",
         "what the watchdog kept",
-        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", _WATCHDOG]),
+        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", WATCHDOG_STATE]),
     )
     _planned(deployment, facts, keep, found)
     if facts is not None:

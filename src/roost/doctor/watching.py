@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from roost.doctor.check import Check, judged
 from roost.hosts import HostFacts
+from roost.onhost import WATCHDOG_STATE
 
 #: How old an event may be that still says something of the engine's condition.
 RECENT = dt.timedelta(days=1)
-_LOOK = "roost status -i INVENTORY, and the evidence under /var/lib/roost/watchdog/cases"
+_LOOK = f"roost status -i INVENTORY, and the evidence under {WATCHDOG_STATE}/cases"
 
 
 def engine(facts: HostFacts) -> Iterator[Check]:

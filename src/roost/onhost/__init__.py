@@ -9,3 +9,8 @@ tests as ``roost.onhost.…``; so what both need has one home.
 NAME = "roost-llm"
 #: systemd's name of the watchdog.
 WATCHDOG = "roost-watchdog"
+#: Where releases are kept on a host unless the roles are told otherwise, and the watchdog's state.
+RELEASES = "/var/lib/roost/releases"
+WATCHDOG_STATE = "/var/lib/roost/watchdog"
+#: What does not outlive a reboot: locks and notes.
+RUNTIME = "/run/roost"

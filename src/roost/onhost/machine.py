@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, Sequence
 
+from . import RUNTIME
 from .logs import LONGEST, Log
 
 #: Seconds for one command; the longest is a stop, in which Docker waits ten before it kills.
@@ -124,7 +125,7 @@ class Machine:
         started = int(fields[1].split()[19]) / os.sysconf("SC_CLK_TCK")
         return float(Path("/proc/uptime").read_text().split()[0]) - started
 
-    def relieved(self, inspected: dict[str, Any], runtime: str = "/run/roost") -> str:
+    def relieved(self, inspected: dict[str, Any], runtime: str = RUNTIME) -> str:
         """Why the watchdog has stopped a container for want of memory; empty if it has not."""
         try:
             note = json.loads(Path(runtime, RELIEVED).read_text(encoding="utf-8"))

@@ -33,6 +33,8 @@ import time
 from pathlib import Path
 from typing import Any, Mapping
 
+from . import RUNTIME
+
 #: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
 #: Seconds beyond its patience that a caller waits while the lock is held only by others who look
@@ -54,7 +56,7 @@ class Store:
         runtime: Of what does not outlive a reboot.
     """
 
-    def __init__(self, root: str, runtime: str = "/run/roost") -> None:
+    def __init__(self, root: str, runtime: str = RUNTIME) -> None:
         self.root = Path(root)
         self.runtime = Path(runtime)
         self._lock: int | None = None
