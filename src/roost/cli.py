@@ -6,16 +6,14 @@ Imports of anything heavy happen inside the verbs, so that ``roost show`` answer
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
 import roost
-from roost import options
+from roost import options, printing
 from roost.errors import RoostError
 from roost.root import CATALOG_VARIABLE
 
@@ -116,10 +114,6 @@ def main() -> None:
         sys.exit(1)
 
 
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
-
-
 @cli.command()
 @click.argument("recipe", required=False)
 @options.as_json
@@ -134,9 +128,9 @@ def recipes(recipe: str | None, as_json: bool) -> None:
     width = shutil.get_terminal_size().columns
     if as_json and one:
         details = one.model_dump(mode="json", exclude_defaults=True)
-        _print_json({**listing.row(one, known), "details": details})
+        printing.as_json({**listing.row(one, known), "details": details})
     elif as_json:
-        _print_json([listing.row(each, known) for each in known.recipes.values()])
+        printing.as_json([listing.row(each, known) for each in known.recipes.values()])
     elif one:
         click.echo(listing.details(one, known, width))
     else:
@@ -184,7 +178,7 @@ def show(
         lock=lock.read(lock_file or default_lock_file()),
     )
     if as_json or form == "json":
-        _print_json(launch.as_json(resolved.spec))
+        printing.as_json(launch.as_json(resolved.spec))
     elif form == "argv":
         click.echo(shlex.join(launch.argv(resolved.spec)))
     else:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from roost import options
+from roost import options, printing
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -36,8 +35,7 @@ def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     empty = not file.peek(1)
     found = roost.diagnose.diagnose(file, engine=engine)
     if as_json:
-        rows = [dataclasses.asdict(item) for item in found]
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        printing.as_json([dataclasses.asdict(item) for item in found])
     elif empty:
         click.echo(
             "nothing was read: the log is empty. Engines log to standard error, so a pipe needs "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from roost import options
+from roost import options, printing
 from roost.errors import RoostError
 from roost.probe_cli import JOBS, targets
 
@@ -38,13 +37,8 @@ class Examined:
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="[HOST]...")
-@click.option(
-    "-i",
-    "--inventory",
-    type=click.Path(path_type=Path),
-    help="HOSTs are names of this inventory; all of its hosts if none is given.",
-)
+@options.asked_hosts
+@options.asked_inventory
 @options.limit
 @click.option("-v", "--verbose", is_flag=True, help="Also what is good, check by check.")
 @options.as_json
@@ -73,7 +67,7 @@ def doctor(
                 click.echo(_describe(item, verbose=verbose) + "\n")
     across = checks.between({item.asked: item.facts for item in done if item.facts})
     if as_json:
-        click.echo(json.dumps(_as_json(done, across), indent=2, ensure_ascii=False))
+        printing.as_json(_as_json(done, across))
     else:
         for check in across:
             click.echo("between hosts\n" + _paragraph(check) + "\n")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
-from roost import options
+from roost import options, printing
 
 
 @click.command()
@@ -54,8 +53,7 @@ def logs(inventory: Path, host: str, output: Path | None, as_json: bool) -> None
     collecting.write(found, path, moment)
     if as_json:
         rows = [dataclasses.asdict(item) for item in found.diagnosis]
-        report = {"archive": str(path), "missing": found.missing, "diagnosis": rows}
-        click.echo(json.dumps(report, indent=2, ensure_ascii=False))
+        printing.as_json({"archive": str(path), "missing": found.missing, "diagnosis": rows})
         return
     click.echo(describe(found.diagnosis), nl=False)
     for what, why in found.missing.items():

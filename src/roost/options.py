@@ -17,6 +17,13 @@ _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 inventory = click.option(
     "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
 )
+asked_hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
+asked_inventory = click.option(
+    "-i",
+    "--inventory",
+    type=click.Path(path_type=Path),
+    help="HOSTs are names of this inventory; all of its hosts if none is given.",
+)
 limit = click.option(
     "--limit", metavar="PATTERN", help="Only hosts that match this pattern, as Ansible's --limit."
 )

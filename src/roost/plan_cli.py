@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from roost import options
+from roost import options, printing
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
 
@@ -148,7 +148,7 @@ def _recipe(
         data = made.model_dump(mode="json")
         if table is not None:
             data["frontier"] = table.model_dump(mode="json")
-        _print_json(data)
+        printing.as_json(data)
     else:
         from roost.plan import shown
 
@@ -187,7 +187,7 @@ def _hosts(
         )
     )
     if as_json:
-        _print_json([one.as_json() for one in planned])
+        printing.as_json([one.as_json() for one in planned])
     else:
         from roost.plan import shown
 
@@ -197,10 +197,6 @@ def _hosts(
     if failed := [one for one in planned if one.error]:
         raise UsageError(f"not planned: {', '.join(one.host for one in failed)}")
     return False
-
-
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
 
 
 def _host_facts(path: Path) -> HostFacts:

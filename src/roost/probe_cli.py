@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from roost import options
+from roost import options, printing
 from roost.errors import RoostError, UsageError
 
 if TYPE_CHECKING:
@@ -22,13 +21,8 @@ JOBS = 8
 
 
 @click.command()
-@click.argument("hosts", nargs=-1, metavar="[HOST]...")
-@click.option(
-    "-i",
-    "--inventory",
-    type=click.Path(path_type=Path),
-    help="HOSTs are names of this inventory; all of its hosts if none is given.",
-)
+@options.asked_hosts
+@options.asked_inventory
 @options.limit
 @options.as_json
 def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_json: bool) -> None:
@@ -50,11 +44,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_
             click.echo(probing.describe(item, known) + "\n", err=True)
     failed = [item.asked for item in probed if item.error]
     if as_json:
-        click.echo(
-            json.dumps(
-                [probing.as_json(item, known) for item in probed], indent=2, ensure_ascii=False
-            )
-        )
+        printing.as_json([probing.as_json(item, known) for item in probed])
     elif len(failed) < len(probed):
         source = str(inventory) if inventory else None
         click.echo(probing.inventory(probed, known, source), nl=False)
