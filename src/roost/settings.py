@@ -136,7 +136,11 @@ def from_mapping(given: Any, where: str) -> Settings:
 
 
 def parse_assignments(pairs: Iterable[str]) -> Settings:
-    """``--set key=value`` options; values are YAML scalars or flow lists (``extra_args=[--x]``)."""
+    """``--set key=value`` options; values are YAML scalars or flow lists (``extra_args=[--x]``).
+
+    Raises:
+        UsageError: A pair is none, or as :func:`from_mapping`.
+    """
     given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")

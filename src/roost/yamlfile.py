@@ -157,7 +157,11 @@ def read(path: Path) -> Document:
 
 
 def parse(text: str, path: Path) -> Document:
-    """Parse YAML text; ``path`` is only for messages."""
+    """Parse YAML text; ``path`` is only for messages.
+
+    Raises:
+        RoostError: It is not strict YAML; with the line where that is known.
+    """
     try:
         loader = _Loader(text)
         node = loader.get_single_node()

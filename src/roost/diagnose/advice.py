@@ -47,7 +47,7 @@ def read_value(passage: Passage, span: tuple[int, int], kind: Kind) -> Value:
 
 
 def fill(sentence: str, values: Mapping[str, Value], **more: Any) -> str:
-    """A sentence with its values in place."""
+    """A sentence with its values in place, on one line."""
     return " ".join(_template(sentence).render(**values, **more).split())
 
 

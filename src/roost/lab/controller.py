@@ -88,6 +88,9 @@ def install_tools(say: Say) -> None:
 
     Debian's docker-registry starts itself on port 5000 of every address when it is installed.
     The lab runs its own, so a policy-rc.d forbids starting for as long as apt runs.
+
+    Raises:
+        RoostError: There is no apt, or it failed.
     """
     missing = missing_packages()
     if not missing:

@@ -166,6 +166,9 @@ class Host:
 
         Args:
             layers: Read-only root layers, uppermost first; needed when it is new.
+
+        Raises:
+            RoostError: It is new and there are no layers, or a step failed.
         """
         if self._init() is not None:
             return
@@ -225,7 +228,12 @@ class Host:
     def exec(
         self, argv: Sequence[str], *, text_in: str | None = None, timeout: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as root in the host, not by its network; its exit status is not checked."""
+        """Run a command as root in the host, not by its network; its exit status is not checked.
+
+        Raises:
+            RoostError: The host does not run.
+            subprocess.TimeoutExpired: The command took longer than ``timeout`` seconds.
+        """
         init = self._init()
         if init is None:
             raise RoostError(f"host {self.name} is not running", fix="roost lab up")

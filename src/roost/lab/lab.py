@@ -83,7 +83,11 @@ class LabSpec(BaseModel):
         return ipaddress.IPv4Interface(f"{self.subnet[1]}/{self.subnet.prefixlen}")
 
     def addressed(self) -> LabSpec:
-        """The same lab with an address for every host."""
+        """The same lab with an address for every host.
+
+        Raises:
+            UsageError: The subnet has no address left.
+        """
         taken = {host.address for host in self.hosts}
         free = (self.subnet[octet] for octet in range(_FIRST_HOST, 255))
         hosts = []

@@ -172,7 +172,11 @@ def link_is_up(lab: str, address: ipaddress.IPv4Address) -> bool:
 
 
 def delete_link(name: str) -> None:
-    """Remove an interface; none of that name is fine (a dying namespace takes its end along)."""
+    """Remove an interface; none of that name is fine (a dying namespace takes its end along).
+
+    Raises:
+        RoostError: It cannot be removed.
+    """
     if any(entry["ifname"] == name for entry in _ip("link", "show")):
         done = subprocess.run(
             ["ip", "link", "delete", name], capture_output=True, text=True, check=False

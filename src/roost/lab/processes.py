@@ -97,6 +97,9 @@ def spawn(
         log: Receives stdout and stderr, from the start.
         marker: Names lab and role; :func:`marked` finds it when the pid file is lost.
         env: The whole environment besides the marker; ours if left out.
+
+    Raises:
+        RoostError: It was not started in time, or ended at once; with the end of its log.
     """
     pid_file.unlink(missing_ok=True)
     environment = {**(os.environ if env is None else env), _MARKER_VARIABLE: marker}

@@ -64,7 +64,11 @@ def wait(address: str, port: int, log: Path, seconds: float = _START_SECONDS) ->
 
 
 def wait_for_url(url: str, who: str, log: Path, seconds: float) -> None:
-    """Wait until ``url`` answers 200."""
+    """Wait until ``url`` answers 200.
+
+    Raises:
+        RoostError: It does not within ``seconds``; with the end of the log.
+    """
     deadline = time.monotonic() + seconds
     # No proxy of the environment: the lab's addresses are this machine's.
     with httpx2.Client(trust_env=False, timeout=2.0) as client:

@@ -158,13 +158,16 @@ def verify_directory(path: Path) -> list[RoostError]:
 
 
 class _Source(Protocol):
-    """Where files can be looked at."""
+    """Where a checkpoint's files can be looked at: :class:`roost.hub.Snapshot` is one."""
 
-    def label(self, path: str) -> str: ...
+    def label(self, path: str) -> str:
+        """A file's name in messages."""
 
-    def sizes(self) -> dict[str, int | None]: ...
+    def sizes(self) -> dict[str, int | None]:
+        """Every file with its bytes; none where they are not known."""
 
-    def head(self, path: str, count: int) -> tuple[bytes, int | None]: ...
+    def head(self, path: str, count: int) -> tuple[bytes, int | None]:
+        """The first ``count`` bytes of a file, and the bytes of all of it, where known."""
 
 
 class _Directory:

@@ -130,7 +130,11 @@ def tools_packages(cache: Path, say: Say) -> Path:
 
 
 def hub_client_requirement() -> str:
-    """The range of huggingface_hub that roost itself declares."""
+    """The range of huggingface_hub that roost itself declares.
+
+    Raises:
+        RoostError: Its metadata names none.
+    """
     for requirement in metadata.requires("roost") or []:
         if requirement.replace("_", "-").startswith("huggingface-hub"):
             return requirement

@@ -49,6 +49,9 @@ def explaining(name: str, folder: Path) -> Iterator[None]:
     Args:
         name: Of what is to be there, for messages.
         folder: Where work goes on, named where an error names no file.
+
+    Raises:
+        SnapshotError: Within it the disk refused something.
     """
     try:
         yield
