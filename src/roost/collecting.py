@@ -98,33 +98,33 @@ def collect(
         return said
 
     facts = _probe(host, remote, keep)
-    may = _privilege(remote)
-    names = _containers(remote, may, found)
+    sudo = _privilege(remote)
+    names = _containers(remote, sudo, found)
     for name in names:
         keep(
             f"{name}.inspect.json",
             f"docker inspect {name}",
-            partial(_ask, remote, [*may, "docker", "inspect", name]),
+            partial(_ask, remote, [*sudo, "docker", "inspect", name]),
         )
         log = keep(
             f"{name}.log",
             f"log of {name}",
-            partial(_log, remote, [*may, "sh", "-c", _LOG, "sh", name]),
+            partial(_log, remote, [*sudo, "sh", "-c", _LOG, "sh", name]),
         )
         found.diagnosis += _diagnosed(log, deployment)
-    keep("docker-events.txt", "docker events", lambda: _ask(remote, [*may, "sh", "-c", _EVENTS]))
+    keep("docker-events.txt", "docker events", lambda: _ask(remote, [*sudo, "sh", "-c", _EVENTS]))
     kernel = keep("kernel.log", "kernel log", lambda: _kernel(remote))
     found.diagnosis += [item for item in diagnose(kernel) if item.id != "unknown"]
     records = keep(
         "releases.txt",
         "records of releases",
-        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", RELEASES]),
+        lambda: _ask(remote, [*sudo, "sh", "-c", _RECORDS, "sh", RELEASES]),
     )
     if FAILED in records:
         log = keep(
             "last-failed.log",
             "log of the last failure",
-            lambda: _log(remote, [*may, "sh", "-c", _FAILED_LOG, "sh", RELEASES]),
+            lambda: _log(remote, [*sudo, "sh", "-c", _FAILED_LOG, "sh", RELEASES]),
         )
         found.diagnosis += [
             replace(item, title=f"the last failure: {item.title}")
@@ -133,7 +133,7 @@ def collect(
     keep(
         "watchdog.txt",
         "what the watchdog kept",
-        lambda: _ask(remote, [*may, "sh", "-c", _RECORDS, "sh", WATCHDOG_STATE]),
+        lambda: _ask(remote, [*sudo, "sh", "-c", _RECORDS, "sh", WATCHDOG_STATE]),
     )
     _planned(deployment, facts, keep, found)
     if facts is not None:
@@ -219,11 +219,11 @@ def _facts(probed: str) -> dict[str, Any]:
     return hosts.parse(probed).model_dump(mode="json")
 
 
-def _containers(remote: Remote, may: Sequence[str], found: Collected) -> list[str]:
+def _containers(remote: Remote, sudo: Sequence[str], found: Collected) -> list[str]:
     """Names of roost's own containers, running or not."""
     listing = ["docker", "ps", "--all", "--format", "{{.Names}}", "--filter", f"name={CONTAINER}"]
     try:
-        names = _ask(remote, [*may, *listing]).split()
+        names = _ask(remote, [*sudo, *listing]).split()
     except RoostError as error:
         if isinstance(error, ssh.SshError):
             raise
@@ -281,9 +281,5 @@ def _planned(
         return
     keep("deployment.json", "deployment", lambda: _json(deployment.model_dump(mode="json")))
     if facts is not None:
-        seen = facts
-        keep(
-            "plan.json",
-            "plan",
-            lambda: _json(gate.plan(deployment, seen).model_dump(mode="json")),
-        )
+        plan = partial(gate.plan, deployment, facts)
+        keep("plan.json", "plan", lambda: _json(plan().model_dump(mode="json")))
