@@ -1,8 +1,8 @@
 """A container registry, asked what a tag means and which platforms an image has.
 
-No layer moves. Credentials come from Docker's own configuration, as for ``docker pull``; oras
-exchanges them for tokens. The request itself is made here, once and with a time limit: oras retries
-a refused connection for half a minute before it says so.
+No layer moves. Credentials come from Docker's own configuration, as for ``docker pull``; the
+token dance is oras's. The request itself is made here, once and with a time limit: oras retries a
+refused connection for half a minute before it says so.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Registry:
             TypeError,
             AttributeError,
         ) as error:
-            # oras raises the last three on a challenge that it cannot parse.
+            # The last three are how oras takes a challenge that is none.
             raise RoostError(
                 f"{what}: the registry cannot be reached",
                 why=_last_cause(error),

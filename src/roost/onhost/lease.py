@@ -35,12 +35,12 @@ def take(store: Store, mine: Mapping[str, Any], *, take_over: bool = False) -> d
 
     Args:
         store: The host's releases.
-        mine: What others are told of the rollout; its ``owner`` says whose it is.
+        mine: What is to be known of it; its ``owner`` says whose it is.
         take_over: Take it from whoever has it.
 
     Returns:
-        ``{held, was}``: whether the lease is this controller's now, and the one that was found,
-        none if there was none. Where it is not held, ``was`` is another controller's and stays.
+        ``{held, was}``: whether it is this controller's now, and the lease that was found, none if
+        there was none. Not held, that one is another's and goes on.
     """
     with _alone(store):
         found = store.read(FILE)
