@@ -268,7 +268,8 @@ def _recipe(
         metadata.get("maintainer"),
     )
     tensor_parallel = read.settings.pop("tensor_parallel", 1)
-    if tensor_parallel != 1 or foreign.cluster_only or (foreign.min_nodes or 1) > 1:
+    cluster = foreign.cluster_only or foreign.mode == "cluster" or (foreign.min_nodes or 1) > 1
+    if tensor_parallel != 1 or cluster:
         lost.append(
             f"made for a cluster (tensor parallel {tensor_parallel}, one GPU a machine): roost "
             "starts one engine on one machine, so the draft may not fit"

@@ -274,3 +274,19 @@ def test_what_a_user_sees(tmp_path: Path) -> None:
     assert target.read_text() == before
     assert "a catalogue reads only .yml" in run(sample, "-o", str(tmp_path / "x.yaml")).stderr
     assert "does not exist" in run(str(tmp_path / "absent.yaml")).stderr
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("mode: cluster", True),
+        ("min_nodes: 2", True),
+        ("cluster_only: true", True),
+        ("mode: auto\nmin_nodes: 1\nmax_nodes: 4", False),
+        ("mode: solo\nsolo_only: true", False),
+    ],
+)
+def test_what_is_made_for_several_machines_is_told(known: Catalog, says: str, told: bool) -> None:
+    text = "recipe_version: '2'\nmodel: Qwen/Qwen3-8B\nruntime: vllm\ncontainer: image:tag\n"
+    made = parse(known, f"{text}{says}\n")
+    assert any("made for a cluster" in item for item in made.lost) == told, made.lost
