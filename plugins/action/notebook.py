@@ -178,6 +178,6 @@ def _outcome(document: str, said: str) -> dict[str, Any]:
         Display().display(f"{told}; {outcome['report']}")
     return {
         "failed": not outcome["ok"],
-        "msg": f"{told}\n{outcome['report']}",
+        "msg": "\n".join(filter(None, [told, outcome["report"]])),
         "run": outcome["run"],
     }

@@ -96,6 +96,8 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
         # A failed check has a result, which says more than the exception does.
         if (run_dir / runs.RESULT).is_file():
             return runs.read(run_dir)
+        if isinstance(error, papermill_engine.NotebookRefused) and _discarded(run_dir):
+            raise RoostError(error.what) from None
         raise RoostError(
             error.what, fix=f"the notebook as it ran: {run_dir / runs.EXECUTED}"
         ) from None
@@ -117,6 +119,18 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
             fix=f"the notebook as far as it ran: {run_dir / runs.EXECUTED}",
         ) from None
     return runs.read(run_dir)
+
+
+def _discarded(run_dir: Path) -> bool:
+    """Whether nothing is left of a run that was refused: it is none if it has come to nothing."""
+    try:
+        if {path.name for path in run_dir.iterdir()} <= {runs.EXECUTED}:
+            (run_dir / runs.EXECUTED).unlink(missing_ok=True)
+            run_dir.rmdir()
+            return True
+    except OSError:
+        pass
+    return False
 
 
 def execute_all(
@@ -186,6 +200,9 @@ def execute_all(
         except KeyboardInterrupt:
             for worker in multiprocessing.active_children():
                 worker.terminate()
+            for _, folder in pending.values():
+                with suppress(OSError):  # one that had begun has something in it
+                    folder.rmdir()
             raise
 
 

@@ -284,11 +284,13 @@ def report(outcomes: list[Outcome], as_json: bool, undone: str, *, shown: bool =
 
 def _plain(outcome: Outcome) -> dict[str, object]:
     result = outcome.result.model_dump(mode="json") if outcome.result else None
+    report = _evidence(outcome)
     return {
         "host": outcome.host,
         "ok": outcome.ok,
-        "run": str(outcome.folder),
-        "report": str(_evidence(outcome)),
+        # One that was refused has left nothing.
+        "run": str(outcome.folder) if outcome.folder.is_dir() else None,
+        "report": str(report) if report.exists() else None,
         "summary": outcome.result.summary() if outcome.result else None,
         "error": str(outcome.error) if outcome.error else None,
         "result": result,

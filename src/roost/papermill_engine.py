@@ -46,6 +46,10 @@ class NotebookFailed(RoostError, click.ClickException):  # noqa: N818 - names wh
         return str(self)
 
 
+class NotebookRefused(NotebookFailed):
+    """What a cell said is that what was asked for is wrong, or not to be had."""
+
+
 class NotWritten(RoostError, click.ClickException):  # noqa: N818 - names what happened
     """The notebook could not be written as it ran; no half of it is left."""
 
@@ -155,12 +159,16 @@ _FOR_PEOPLE = {
 }
 
 
+_REFUSALS = {"UsageError", "RefusedError"}
+
+
 def _raise_first_error(name: str, nb: Any) -> None:
     for cell in nb.cells:
         for output in cell.get("outputs", []):
             if output.output_type == "error":
                 shown = "" if output.ename in _FOR_PEOPLE else f"{output.ename}: "
-                raise NotebookFailed(f"{name}: {shown}{output.evalue}")
+                kind = NotebookRefused if output.ename in _REFUSALS else NotebookFailed
+                raise kind(f"{name}: {shown}{output.evalue}")
 
 
 papermill_engines.register(None, RoostEngine)

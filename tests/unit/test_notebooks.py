@@ -110,10 +110,33 @@ def test_wrong_parameters_are_refused_before_a_kernel_starts(
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_notebook_that_breaks_says_why_and_where(tmp_path: Path) -> None:
+def test_a_notebook_that_is_refused_leaves_no_run(tmp_path: Path) -> None:
+    """It would be listed as one that was killed."""
     given = {**parameters(tmp_path), "host": "spark-1"}
     with pytest.raises(RoostError, match=r"no host 'spark-1'[\s\S]*spark-01") as caught:
         notebooks.execute("verify", given, tmp_path / "run")
+    assert "executed.ipynb" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+    # What else is there was not this run's to remove, and is evidence.
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "progress.txt").write_text("half-way")
+    with pytest.raises(RoostError, match="no host 'spark-1'") as caught:
+        notebooks.execute("verify", given, tmp_path / "run")
+    assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
+    assert (tmp_path / "run" / "executed.ipynb").is_file()
+
+
+@pytest.mark.usefixtures("engine")
+def test_a_notebook_that_breaks_says_why_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = nbformat.read(ROOT / "notebooks" / "verify.ipynb", as_version=4)
+    broken.cells[2:] = [nbformat.v4.new_code_cell("1 / 0")]
+    nbformat.write(broken, tmp_path / "verify.ipynb")
+    with monkeypatch.context() as patch:
+        patch.setattr(notebooks, "find", lambda _: tmp_path / "verify.ipynb")
+        with pytest.raises(RoostError, match="ZeroDivisionError: division by zero") as caught:
+            notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
     with pytest.raises(UsageError, match="no notebook 'verfy'"):
         notebooks.execute("verfy", {}, tmp_path)
@@ -193,6 +216,24 @@ def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path)
     assert "spark-03: not verified" in said
     assert "did you mean roost_port?" in said
     assert "spark-01 passed" in said
+    # Only what was begun is a run.
+    assert [runs.read(folder).host for folder in (tmp_path / "runs").iterdir()] == ["spark-01"]
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_interruption_leaves_no_folders_of_runs_that_never_began(tmp_path: Path) -> None:
+    document = yaml.safe_load((tmp_path / "hosts.yml").read_text())
+    document["all"]["hosts"] |= {"spark-03": {}, "spark-04": {}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
+    outcomes = notebooks.execute_all(
+        "verify", tmp_path / "hosts.yml", runs_dir=tmp_path / "runs", jobs=1
+    )
+    first = next(outcomes)
+    with pytest.raises(KeyboardInterrupt):
+        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    left = {folder.name.split("-smol")[0][-8:] for folder in (tmp_path / "runs").iterdir()}
+    assert first.host in left
+    assert not {"spark-03", "spark-04"} & left
 
 
 def play(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
