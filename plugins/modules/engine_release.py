@@ -61,11 +61,15 @@ options:
     type: str
     default: somebody
   rollout:
-    description: Owner of the lease of the rollout that wants it; empty if it is wanted by hand.
+    description:
+      - Owner of the lease of the rollout or experiment that wants it; empty if it is wanted by
+        hand.
+      - What an experiment has deployed is only tried; any other release that comes to serve, and
+        the one that it goes back to, ends the experiment of the host.
     type: str
     default: ""
   despite_rollout:
-    description: Also on a host that takes part in another controller's rollout.
+    description: Also on a host that takes part in somebody else's rollout or experiment.
     type: bool
     default: false
   follow:
@@ -93,8 +97,8 @@ RETURN = r"""
 outcome:
   description: >-
     V(serves), V(restored), V(unproved), V(nothing), V(fails), V(untouched), V(busy), V(held) where
-    the host takes part in a rollout of others, or V(unknown) where O(follow) finds no trace of the
-    release.
+    the host takes part in a rollout or an experiment of others, or no more in O(rollout), or
+    V(unknown) where O(follow) finds no trace of the release.
   returned: always
   type: str
 release:
@@ -137,7 +141,7 @@ recovered:
   returned: always
   type: dict
 lease:
-  description: Of the rollout that the host takes part in.
+  description: Of what the host takes part in; none where it takes part in nothing any more.
   returned: with the outcome V(held)
   type: dict
 waited_for:
@@ -235,9 +239,12 @@ def main() -> None:
         waited_for = store.take_turn(turn, given["turn_timeout"])
     except stores.BusyError as error:
         module.exit_json(outcome="busy", waited_for=str(error), **nothing)
-    others = None if given["despite_rollout"] else lease.of_others(store, given["rollout"])
+    owner = given["rollout"]
+    others = lease.of_others(store, owner)
+    # Somebody has deployed despite an experiment, which is over with that.
+    over = bool(owner) and not lease.has(store, owner)
     # What was begun before is ended, whoever has the host since.
-    if others and not given["follow"]:
+    if (others or over) and not given["despite_rollout"] and not given["follow"]:
         module.exit_json(outcome="held", lease=others, waited_for=waited_for, **nothing)
     wanted = Wanted(
         id=release["id"],
@@ -249,6 +256,7 @@ def main() -> None:
         restart=given["restart"],
         going_back=given["going_back"],
         who=given["who"],
+        tries=lease.tries(store, owner) and not given["going_back"],
     )
     doing = transaction.serve
     if given["follow"]:

@@ -79,9 +79,15 @@ busy:
   returned: always
   type: str
 rollout:
-  description: The lease of the rollout that the host takes part in, see the module rollout_lease.
+  description: >-
+    The lease of the rollout or experiment that the host takes part in, see the module
+    rollout_lease.
   returned: always
   type: dict
+held:
+  description: Id of the release that an experiment will go back to; none where none is under way.
+  returned: always
+  type: str
 deployment:
   description: C(engine_version) and C(asked) of the current release.
   returned: always
@@ -214,6 +220,7 @@ def main() -> None:
             transaction=store.begun(),
             busy=store.holder(),
             rollout=lease.of_others(store),
+            held=store.pointed("held"),
             last_failed=last_failed(store),
             watchdog={
                 "unit": machine.unit(WATCHDOG)["ActiveState"],

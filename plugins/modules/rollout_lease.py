@@ -1,5 +1,5 @@
 #!/usr/bin/python
-"""Ansible module: have a host take part in one controller's rollout, and in no other's."""
+"""Ansible module: have a host take part in one rollout or experiment, and in no other."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from ansible.module_utils.roost.onhost.store import Store
 DOCUMENTATION = r"""
 ---
 module: rollout_lease
-short_description: Have a host take part in one controller's rollout, and in no other's
+short_description: Have a host take part in one rollout or experiment, and in no other
 description:
-  - Writes down on the host whose rollout it takes part in. Where it is another controller's that
-    was renewed within a day, nothing is changed, which is no failure of the module; RV(held) says
-    it.
+  - Writes down on the host whose rollout or experiment it takes part in. Where it is another
+    controller's that was renewed within a day, nothing is changed, which is no failure of the
+    module; RV(held) says it.
 options:
   directory:
     description: Where releases are recorded.
     type: path
     default: /var/lib/roost/releases
   lease:
-    description: What is to be known of the rollout; C(owner) is the controller's.
+    description: >-
+      What is to be known of it; C(owner) is the controller's, and C(experiment) says that it is
+      one, and of which kind.
     type: dict
     required: true
   state:
@@ -92,7 +94,7 @@ def main() -> None:
             module.exit_json(changed=False)
         if given["state"] == "asked":
             others = lease.of_others(store, given["lease"]["owner"])
-            words = {"said": lease.said(others), "fix": lease.FIX} if others else {}
+            words = {"said": lease.said(others), "fix": lease.fix(others)} if others else {}
             module.exit_json(changed=False, others=others, **words)
         found = lease.take(store, given["lease"], take_over=given["take_over"])
         module.exit_json(changed=False, **found)

@@ -5,6 +5,10 @@ with the same ``roost_*`` variables on top of the inventory's. The release that 
 *held* on the host (a link beside ``current``), so that the host does not forget it however many
 variants come after it, and so that it is known where to go back to after this process was killed.
 
+The host takes part in the experiment as it would in a rollout (:mod:`roost.onhost.lease`): others
+leave it alone. Whoever deploys there all the same, and passes, has the host forget the experiment,
+which then does not go back.
+
 What was measured is noted in the experiment's folder as it comes; the same experiment begun again
 goes on from there.
 """
@@ -31,15 +35,19 @@ from roost.hosts import HostFacts
 from roost.interruptions import interruptible
 from roost.inventory import Host
 from roost.measure import benchmark
+from roost.onhost.lease import said
 from roost.plan import gate
 from roost.preflight import of_a_rollout
+from roost.rollout import record
 from roost.root import repository_root
+from roost.ssh import Remote
 
 FILE = "experiment.json"
 _RELEASES = "/var/lib/roost/releases"
 #: Tasks that say how a playbook ended.
 _DEPLOYED = "Say what became of it"
 _PREFLIGHT = "Judge the host"
+_LEASED = "Have the host's lease"
 #: A variant is judged beside the others, not beside the one that happened to serve before it.
 _FLOORS = {"roost_speed_floor": 0, "roost_accept_length_floor": 0}
 
@@ -100,7 +108,12 @@ class Variant:
 
 @dataclass
 class Experiment:
-    """One that has begun."""
+    """One that has begun.
+
+    Attributes:
+        unended: Whether the host still serves what an experiment that was killed has tried.
+        lost: Why the host is this experiment's no more, once that was seen.
+    """
 
     inventory: Path
     host: Host
@@ -112,6 +125,13 @@ class Experiment:
     notes: Notes
     become_password: str | None = None
     say: Callable[[str], None] = print
+    unended: bool = False
+    lost: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Whose lease the host has meanwhile."""
+        return record.owner(_lock(self.runs_dir, self.host.name))
 
     @property
     def refused(self) -> list[Tried]:
@@ -175,7 +195,7 @@ def begin(
     Raises:
         UsageError: No such inventory, host, suite or file of prompts, or a variable is wrong.
         RefusedError: A variant is refused, and all or none were asked for; or the host takes part
-            in a rollout.
+            in a rollout, or in somebody else's experiment.
         RoostError: The host cannot be reached.
     """
     planned = benchmark.plan(suite, prompts)
@@ -193,18 +213,15 @@ def begin(
     folder = run_dir or (earlier[0] if earlier else None)
     tried = earlier[1].tried if earlier else []
     names = [one.name for one in wanted]
+    unended = False
     # In its own folder the caller has planned just this.
     if run_dir is None or [one.name for one in tried] != names:
         with ssh.connect(chosen) as remote:
             facts = asking.facts(remote, chosen)
-        for lease in of_a_rollout(facts, owner=""):
-            raise RefusedError(
-                f"{host}: takes part in a rollout; nothing was changed",
-                why=lease.saw,
-                fix="wait for its end: it changes what would be measured. If its controller is no "
-                "more, end it with roost rollout --take-over; a lease that was not renewed for a "
-                "day counts no more",
-            )
+            unended = _pointed(remote, "held") is not None
+        owner = record.owner(_lock(runs_dir.absolute(), host))
+        for lease in of_a_rollout(facts, owner=owner):
+            raise _not_free(host, lease.saw)
         tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
     refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
     if refused and all_or_none:
@@ -226,9 +243,21 @@ def begin(
         notes=Notes(kind=kind, host=host, question=question, tried=tried),
         become_password=become_password,
         say=say,
+        unended=unended,
     )
     found.save()
     return found
+
+
+def _not_free(host: str, lease: str) -> RefusedError:
+    return RefusedError(
+        f"{host}: takes part in what somebody else does; nothing was changed",
+        why=lease,
+        fix="wait for its end: it changes what would be measured. If its controller is no more, "
+        "end a rollout with roost rollout --take-over, and an experiment with roost rollback "
+        "--despite-rollout --to the release that roost status names; a lease that was not renewed "
+        "for a day counts no more",
+    )
 
 
 def _earlier(
@@ -322,7 +351,10 @@ def preflight(experiment: Experiment) -> None:
             limit=experiment.host.name,
             check=True,
             become_password=experiment.become_password,
-            extra_vars=dict(experiment.variants[one.name].variables),
+            extra_vars={
+                **experiment.variants[one.name].variables,
+                "rollout_owner": experiment.owner,
+            },
             tags="preflight",
         )
         if experiment.host.name in failed:
@@ -339,7 +371,7 @@ def on_host(experiment: Experiment) -> Iterator[None]:
         RoostError: The host could not be brought back, or not be reached at the beginning; or
             another experiment is under way there.
     """
-    with interruptible(), _turn(experiment):
+    with interruptible(), _turn(experiment), _leased(experiment):
         held = _hold(experiment)
         try:
             yield
@@ -352,6 +384,67 @@ def on_host(experiment: Experiment) -> Iterator[None]:
 
 
 @contextmanager
+def _leased(experiment: Experiment) -> Iterator[None]:
+    """Have the host take part in this experiment, for the length of a ``with``."""
+    try:
+        took = _lease(experiment)
+        if not took["held"]:
+            raise _not_free(experiment.host.name, said(took["was"]))
+        yield
+    finally:
+        try:
+            _lease(experiment, "free")
+        except (RoostError, KeyboardInterrupt) as error:
+            experiment.tell(
+                "may still have this experiment's lease, for a day: until then only another run of "
+                f"it, or --despite-rollout, deploys there ({error or 'interrupted'})"
+            )
+
+
+def _lease(experiment: Experiment, state: str = "held") -> dict[str, Any]:
+    """Take or renew the host's lease, or give it up; what the host says of it.
+
+    Raises:
+        RoostError: The host cannot be reached, or cannot write it down.
+    """
+    name = experiment.host.name
+    mine = {
+        "owner": experiment.owner,
+        "who": record.who(),
+        "inventory": str(experiment.inventory),
+        "experiment": experiment.notes.kind,
+    }
+    found, failed = fleet.ask(
+        "lease",
+        _LEASED,
+        experiment.inventory,
+        limit=name,
+        become_password=experiment.become_password,
+        extra_vars={"lease_of": {name: mine}, "lease_state": state, "lease_taken_over": False},
+    )
+    if name not in found:
+        raise RoostError(f"{name}: it cannot be said whose it is", why=failed.get(name, ""))
+    return found[name]
+
+
+def lost(experiment: Experiment) -> str:
+    """Why the host is this experiment's no more; empty: it is, and its lease was renewed.
+
+    Raises:
+        RoostError: The host cannot be reached, or cannot write it down.
+    """
+    # What was ended is not begun again: by then the host has a lease, but of nothing.
+    if not experiment.lost:
+        now = _lease(experiment)
+        if not now["held"]:
+            experiment.lost = said(now["was"])
+        elif now["was"] is None or now["was"]["owner"] != experiment.owner:
+            serves = serving(experiment.host) or "nothing"
+            experiment.lost = f"somebody else has deployed {serves} since"
+    return experiment.lost
+
+
+@contextmanager
 def _turn(experiment: Experiment) -> Iterator[None]:
     """The only experiment on this host with runs in this folder, for the length of a ``with``.
 
@@ -359,7 +452,7 @@ def _turn(experiment: Experiment) -> Iterator[None]:
     is the kernel's: it ends with the process that holds it, however that ends.
     """
     name = experiment.host.name
-    path = experiment.runs_dir / re.sub(r"[^\w.+-]", "_", f".experiment-{name}.lock")
+    path = _lock(experiment.runs_dir, name)
     try:
         try:
             # NFS locks what may be written.
@@ -391,6 +484,10 @@ def _turn(experiment: Experiment) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _lock(runs_dir: Path, host: str) -> Path:
+    return runs_dir / re.sub(r"[^\w.+-]", "_", f".experiment-{host}.lock")
+
+
 def try_variant(experiment: Experiment, tried: Tried) -> Tried:
     """Deploy and measure one variant, and note it.
 
@@ -399,6 +496,8 @@ def try_variant(experiment: Experiment, tried: Tried) -> Tried:
     """
     started = time.monotonic()
     variant = experiment.variants[tried.name]
+    if why := lost(experiment):
+        raise RoostError(f"{experiment.host.name}: {tried.name} was not deployed", why=why)
     experiment.tell(f"{tried.name}: deploy")
     _play(experiment, "deploy", {**variant.variables, **_FLOORS})
     folder = _measure(experiment, variant)
@@ -460,17 +559,20 @@ def _play(experiment: Experiment, playbook: str, extra_vars: Mapping[str, Any]) 
         experiment.inventory,
         limit=name,
         become_password=experiment.become_password,
-        extra_vars=extra_vars,
+        extra_vars={**extra_vars, "rollout_owner": experiment.owner},
     )
     if name not in found:
         raise RoostError(failed.get(name, f"{name}: {playbook} did not come to its end"))
 
 
-def _link(host: Host, link: str) -> str | None:
+def _pointed(remote: Remote, link: str) -> str | None:
     """The release that a link on the host points to."""
+    return ssh.run_privileged(remote, ["readlink", f"{_RELEASES}/{link}"]).out.strip() or None
+
+
+def _link(host: Host, link: str) -> str | None:
     with ssh.connect(host) as remote:
-        done = ssh.run_privileged(remote, ["readlink", f"{_RELEASES}/{link}"])
-    return done.out.strip() or None
+        return _pointed(remote, link)
 
 
 def serving(host: Host) -> str | None:
@@ -480,17 +582,6 @@ def serving(host: Host) -> str | None:
         SshError: The host cannot be reached.
     """
     return _link(host, "current")
-
-
-def whose_rollout(host: Host) -> str | None:
-    """Whose rollout a host takes part in by now, in words; none: in none.
-
-    Raises:
-        RoostError: The host cannot be reached, or the probe did not finish.
-    """
-    with ssh.connect(host) as remote:
-        facts = asking.facts(remote, host)
-    return next((found.saw for found in of_a_rollout(facts, owner="")), None)
 
 
 def _hold(experiment: Experiment) -> str | None:
@@ -516,38 +607,25 @@ def _hold(experiment: Experiment) -> str | None:
 
 
 def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
-    """Have the held release serve again.
+    """Have the held release serve again, unless somebody else has decided since what serves.
 
     Raises:
-        RoostError: It does not; it stays held, and the message says how to try again. Where a
-            rollout has taken the host, that decides what serves, and nothing is held any more.
+        RoostError: It does not; it stays held, and the message says how to try again.
     """
     if held is None:
         return
     host = experiment.host
-    experiment.tell(f"going back to {held}")
     try:
-        _play(experiment, "rollback", {"rollback_to": held})
-        with ssh.connect(host) as remote:
-            ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
+        if why := lost(experiment):
+            experiment.tell(f"is left as it is, not brought back to {held}: {why}")
+        else:
+            experiment.tell(f"going back to {held}")
+            # The host forgets with it that anything was held.
+            _play(experiment, "rollback", {"rollback_to": held})
+            experiment.tell(f"{held} serves again")
     except (RoostError, KeyboardInterrupt) as error:
-        fix = f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}"
-        if isinstance(error, RoostError) and _left_to_a_rollout(host):
-            fix = "leave it to the rollout, which decides now what serves; then run this again"
         raise RoostError(
             f"{host.name} was not brought back to {held}",
             why="\n".join(text for text in (str(error) or "interrupted", first) if text),
-            fix=fix,
+            fix=f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}",
         ) from None
-    experiment.tell(f"{held} serves again")
-
-
-def _left_to_a_rollout(host: Host) -> bool:
-    """Whether a rollout has taken a host; then nothing is held there any more."""
-    with suppress(RoostError):
-        if whose_rollout(host) is not None:
-            # A later experiment would go back to it, and undo the rollout.
-            with ssh.connect(host) as remote:
-                ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
-            return True
-    return False

@@ -53,7 +53,7 @@ def compare_choices(
     )
     for one in begun.measured:
         begun.tell(f"{one.name}: measured before, {one.run}")
-    if any(one.open for one in begun.notes.tried):
+    if begun.unended or any(one.open for one in begun.notes.tried):
         experiment.preflight(begun)
         with experiment.on_host(begun):
             for one in begun.notes.tried:

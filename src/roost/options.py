@@ -31,7 +31,9 @@ ask_become_pass = click.option(
     "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
 )
 despite_rollout = click.option(
-    "--despite-rollout", is_flag=True, help="Also hosts that take part in a rollout."
+    "--despite-rollout",
+    is_flag=True,
+    help="Also hosts that take part in a rollout or an experiment.",
 )
 lock_file = click.option(
     "--lock-file",

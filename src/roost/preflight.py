@@ -67,11 +67,11 @@ def check(facts: HostFacts, deployment: Deployment) -> list[Finding]:
 
 
 def of_a_rollout(facts: HostFacts, owner: str) -> list[Finding]:
-    """Whether the host takes part in a rollout of others.
+    """Whether the host takes part in a rollout or an experiment of others.
 
     Args:
         facts: The host.
-        owner: Of the lease of the rollout that deploys it; empty: it is deployed by hand.
+        owner: Of the lease of what deploys it; empty: it is deployed by hand.
     """
     if facts.rollout is None or facts.rollout["owner"] == owner:
         return []
@@ -80,10 +80,12 @@ def of_a_rollout(facts: HostFacts, owner: str) -> list[Finding]:
             id="rollout",
             severity="error",
             saw=lease.said(facts.rollout),
-            wants="a host that takes part in no rollout",
+            wants="a host that nobody else is changing",
             why="the rollout measures, changes and judges it, and has its gateway send it no "
-            "requests meanwhile",
-            fix=lease.FIX,
+            "requests meanwhile"
+            if "experiment" not in facts.rollout
+            else "what serves there is only tried and measured, and another release follows",
+            fix=lease.fix(facts.rollout),
         )
     ]
 

@@ -140,17 +140,18 @@ def to_go_back_to(
         facts: What the module ``release_facts`` found, with the release in question as ``chosen``.
         host: Inventory name.
         wanted: Id of a kept release; none: the previous one.
-        rollout: Owner of the lease of the rollout that goes back; empty: it is done by hand; none:
-            whatever rollout the host takes part in.
+        rollout: Owner of the lease of the rollout or experiment that goes back; empty: it is done
+            by hand; none: whatever the host takes part in.
 
     Returns:
         ``{release, refusal}``, one of which is none; the release as :func:`release` gives it.
     """
     # The host asks again at the swap; by then its unit is written and a container made.
-    if rollout is not None and facts["rollout"] and facts["rollout"]["owner"] != rollout:
+    others = facts["rollout"]
+    if rollout is not None and others and others["owner"] != rollout:
         text = (
-            f"{host}: takes part in a rollout ({lease.said(facts['rollout'])}); nothing was "
-            f"changed.\n  fix: {lease.FIX}"
+            f"{host}: takes part in {lease.part(others)} ({lease.said(others)}); nothing was "
+            f"changed.\n  fix: {lease.fix(others)}"
         )
         return {"release": None, "refusal": text}
     kept = [each["id"] for each in facts["releases"]]
@@ -192,8 +193,13 @@ def status(facts: Mapping[str, Any]) -> list[str]:
         lines.append(f"a swap to {swap['new']} has begun, and is being ended {at_work}")
     elif facts["busy"]:
         lines.append(f"at work: {facts['busy']}")
-    if facts["rollout"]:
-        lines.append(f"takes part in a rollout: {lease.said(facts['rollout'])}")
+    if others := facts["rollout"]:
+        lines.append(f"takes part in {lease.part(others)}: {lease.said(others)}")
+    if facts["held"]:
+        lines.append(
+            f"what serves is only tried: an experiment, when it ends or is run again, goes back to "
+            f"{facts['held']}; any other deploy that passes stays"
+        )
     if failed := facts["last_failed"]:
         lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")
         lines += [f"  {line}" for line in _lines(last_failure(facts))]
@@ -341,8 +347,10 @@ def _no_outcome(result: Mapping[str, Any], host: str) -> str:
 def _headline(result: Mapping[str, Any], host: str) -> str:
     if result["outcome"] == "busy":
         return f"{host}: another deploy is at work on this host ({result['waited_for']})"
+    if result["outcome"] == "held" and (others := result["lease"]):
+        return f"{host}: takes part in {lease.part(others)} ({lease.said(others)})"
     if result["outcome"] == "held":
-        return f"{host}: takes part in a rollout ({lease.said(result['lease'])})"
+        return f"{host}: somebody else has deployed meanwhile, or had the host taken over"
     if result["outcome"] == "unknown":
         return f"{host}: the connection was lost before anything was begun"
     verbs = {"fails": "does not pass", "untouched": "was not tried"}
@@ -395,10 +403,14 @@ def _now(result: Mapping[str, Any], host: str) -> str:
         "`roost rollback -i INVENTORY`",
         "untouched": "  serves now: what served before; nothing was changed",
         "busy": "  fix: deploy again when that has ended; nothing was changed",
-        "held": f"  fix: {lease.FIX}; nothing was changed",
+        "held": f"  fix: {_free(result.get('lease'))}; nothing was changed",
         "unknown": "  fix: deploy again; nothing was changed",
     }
     return texts[result["outcome"]]
+
+
+def _free(others: Mapping[str, Any] | None) -> str:
+    return lease.fix(others) if others else "see `roost status`, and run it again if need be"
 
 
 def _on_the_way(result: Mapping[str, Any]) -> Iterator[str]:

@@ -22,7 +22,9 @@ from roost import options
     "--resume", is_flag=True, help="Only go on with one that was interrupted, begin none."
 )
 @click.option(
-    "--take-over", is_flag=True, help="Also hosts of another controller's rollout that is no more."
+    "--take-over",
+    is_flag=True,
+    help="Also hosts of a rollout or an experiment whose controller is no more.",
 )
 @options.runs_dir
 @options.ask_become_pass

@@ -114,10 +114,10 @@ class Search:
 
         Raises:
             RefusedError: The planner leaves nothing to compare.
-            RoostError: The present settings cannot be measured, or the host is lost, or a rollout
-                has taken it.
+            RoostError: The present settings cannot be measured, or the host is lost, or somebody
+                else has deployed there or taken it for a rollout.
         """
-        if self._next() is None:
+        if self._next() is None and not self.experiment.unended:
             return
         tried = self.experiment.notes.tried
         allowed = [one.name for one in tried if one.refusal is None]
@@ -135,7 +135,7 @@ class Search:
                     experiment.try_variant(self.experiment, one)
                 except RoostError as error:
                     # A host that cannot be reached any more ends the search here, too.
-                    if one.name == PRESENT or experiment.whose_rollout(self.experiment.host):
+                    if one.name == PRESENT or experiment.lost(self.experiment):
                         raise
                     took = time.monotonic() - started
                     failed = one.model_copy(update={"failure": str(error), "seconds": took})

@@ -84,7 +84,7 @@ def test_another_controller_is_refused_and_can_take_over(fleet: Fleet) -> None:
     elsewhere.wants("log=faulty", "exit=1")
     refused = elsewhere.roll_out()
     assert refused.verdict == "refused"
-    assert "in another controller's rollout, and nothing was changed" in refused.reason
+    assert "left to somebody else, and nothing was changed" in refused.reason
     assert f"rolls out {fleet.inventory}, since 20" in refused.reason
     # The host has ended by itself what the killed one began; no notebook has judged it.
     stopped = elsewhere.roll_out(take_over=True)

@@ -36,6 +36,7 @@ class FakeFleet:
         late: Those whose running requests do not end.
         never_alone: Nothing can be measured before the swap.
         leases: What is written down on hosts about whose rollout they take part in.
+        held: The release that an experiment would have gone back to, by host.
         drained: Those that get no requests.
         kill_at: The step, counted over everything that is asked for, at which the controller dies;
             a fraction of a half: after it was done.
@@ -52,6 +53,7 @@ class FakeFleet:
     never_alone: bool = False
     drained: set[str] = field(default_factory=set)
     leases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
     kept: tuple[str, ...] = (OLD, NEW)
     kill_at: float | None = None
     steps: list[str] = field(default_factory=list)
@@ -84,7 +86,8 @@ class FakeFleet:
             for name in names:
                 key = {"gate": {"figures_key": KEY}}
                 if name not in self.no_docker:
-                    found[name] = Serving(self.serves[name], True, self.kept, key)
+                    held = self.held.get(name)
+                    found[name] = Serving(self.serves[name], True, self.kept, held, key)
 
         found: dict[str, Serving] = {}
         asked = list(hosts)

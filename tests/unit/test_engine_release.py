@@ -62,15 +62,25 @@ def make(_):
     places.append(Store(sys.argv[2], sys.argv[3]))
     return places[-1]
 Store, module.stores.Store = store.Store, make
-module.apart = lambda *_: {"outcome": "serves"}
+module.apart = lambda _, wanted, __: {"outcome": "tried" if wanted.tries else "serves"}
 said = []
 own, despite = {"rollout": "a1"}, {"despite_rollout": True}
-for given in [{}, {"rollout": "b2"}, {"follow": True}, own, despite]:
+tune = {"owner": "t1", "who": "ann@desk", "inventory": "/fleet", "experiment": "tune"}
+back = {"rollout": "t1", "going_back": True}
+for given in [{}, {"rollout": "b2"}, {"follow": True}, own, despite, tune, {"rollout": "t1"}, back,
+              {}, despite, None, own, {}]:
+    if given is tune:  # which has the host from now on
+        lease.take(place, tune, take_over=True)
+        continue
+    if given is None:  # and now nobody
+        lease.end_experiment(place)
+        continue
     class Module:
         def __init__(self, **_):
             self.params = {**asked, **given}
         def exit_json(self, **found):
-            said.append([found["outcome"], found.get("lease", {}).get("who"), found.get("changed")])
+            whose = (found.get("lease") or {}).get("who")
+            said.append([found["outcome"], whose, found.get("changed")])
             raise StopIteration
     module.AnsibleModule = Module
     try:
@@ -138,11 +148,18 @@ def test_who_lost_the_connection_gets_no_outcome_of_another_release(tmp_path: Pa
 
 
 def test_a_host_that_takes_part_in_a_rollout_is_changed_by_that_alone(tmp_path: Path) -> None:
-    by_hand, others, lost, own, despite = apart(tmp_path, HELD)
+    by_hand, others, lost, own, despite, tried, back, *rest = apart(tmp_path, HELD)
     assert by_hand == others == ["held", "ann@desk", False]
     # Who lost the connection asks for what was begun, whoever has the host since.
     assert lost[0] == "unknown"
     assert own[0] == despite[0] == "serves"
+    # What an experiment deploys is not there to stay, but for what it goes back to.
+    assert (tried[0], back[0]) == ("tried", "serves")
+    by_hand, despite, over, free = rest
+    assert by_hand == ["held", "ann@desk", False]
+    assert (despite[0], free[0]) == ("serves", "serves")
+    # Who had the host, and has it no more, does not change it.
+    assert over == ["held", None, False]
 
 
 def test_the_work_outlives_whoever_waits_for_it(tmp_path: Path) -> None:

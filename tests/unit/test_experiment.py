@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.unit import trials
 from tests.unit.trials import HOST, Trials
 
-from roost import experiment, notebooks, runs
+from roost import experiment, notebooks, runs, ssh
 from roost.cli import cli
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Variant
@@ -44,7 +44,7 @@ def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None
     host.rollout = trials.LEASE
     done = compare(host)
     assert isinstance(done.exception, RefusedError)
-    assert f"{HOST}: takes part in a rollout; nothing was changed" in str(done.exception)
+    assert f"{HOST}: takes part in what somebody else does; nothing" in str(done.exception)
     assert "ann@desk rolls out /fleet, since 9, last heard of 10" in str(done.exception)
     assert "roost rollout --take-over" in str(done.exception)
     assert "not renewed for a day counts no more" in str(done.exception)
@@ -55,13 +55,107 @@ def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None
 def test_a_host_that_a_rollout_has_taken_is_not_brought_back(host: Trials) -> None:
     before = host.links["current"]
     host.taken_at = "deploy ngram"
-    said = str(compare(host).exception)
-    assert f"host-01 was not brought back to {before}" in said
-    assert "takes part in a rollout" in said
+    done = compare(host)
+    assert "takes part in a rollout" in str(done.exception)
+    assert f"is left as it is, not brought back to {before}: ann@desk rolls out" in done.stderr
     # Neither what is said nor what is held undoes it later.
-    assert "leave it to the rollout, which decides now what serves" in said
-    assert "roost rollback" not in said
+    assert "roost rollback" not in str(done.exception)
     assert host.links == {"current": "rolled-out"}
+    assert host.rollout == trials.LEASE
+
+
+def test_a_host_that_somebody_has_deployed_to_is_not_brought_back(host: Trials) -> None:
+    before = host.links["current"]
+    host.intruder = "theirs-0123"
+    done = compare(host)
+    assert f"not brought back to {before}: somebody else has deployed theirs-0123" in done.stderr
+    assert [call for call in host.calls if call.startswith("rollback")] == []
+    assert host.links == {"current": "theirs-0123"}
+    assert host.rollout is None
+
+
+def test_nothing_is_deployed_over_what_somebody_has_deployed(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same release as is tried, so that what is measured is right."""
+
+    def execute_all(*words: Any, **options: Any) -> Any:
+        yield from host.execute_all(*words, **options)
+        host.deployed(host.links["current"])
+
+    monkeypatch.setattr(notebooks, "execute_all", execute_all)
+    theirs = host.release({"roost_speculation": "dflash"})
+    said = str(compare(host).exception)
+    assert "ngram was not deployed" in said
+    assert f"somebody else has deployed {theirs} since" in said
+    assert host.links == {"current": theirs}
+    _, kept = notes(host)
+    assert [one.name for one in kept.tried if one.run] == ["dflash"]
+
+
+def killed(host: Trials, at: str) -> None:
+    """An experiment, by kill -9."""
+    host.killed_at = at
+    with pytest.raises(trials.Killed):
+        compare(host)
+    host.killed_at, host.killed = "", False
+
+
+def test_after_a_kill_the_next_one_goes_back_to_what_served(host: Trials) -> None:
+    before = host.links["current"]
+    killed(host, "benchmark ngram")
+    assert host.links == {"current": host.release({"roost_speculation": "ngram"}), "held": before}
+    assert host.rollout is not None
+    done = compare(host)
+    assert done.exit_code == 0
+    assert f"an experiment was not ended here; it will go back to {before}" in done.stderr
+    assert host.links == {"current": before}
+    assert host.rollout is None
+
+
+def test_after_a_kill_on_the_way_back_the_host_is_brought_back(host: Trials) -> None:
+    """Everything is measured then."""
+    before = host.links["current"]
+    killed(host, f"rollback {before}")
+    host.calls.clear()
+    done = compare(host)
+    assert done.exit_code == 0
+    assert host.calls == [f"rollback {before}", "notebook compare"]
+    assert host.links == {"current": before}
+
+
+def test_after_a_kill_what_somebody_has_deployed_since_is_what_served(host: Trials) -> None:
+    killed(host, "benchmark ngram")
+    host.deployed("theirs-0123")
+    assert compare(host).exit_code == 0
+    assert host.calls[-2:] == ["rollback theirs-0123", "notebook compare"]
+    assert host.links == {"current": "theirs-0123"}
+
+
+def test_a_host_of_another_experiment_is_left_alone(host: Trials) -> None:
+    """One with runs elsewhere, which the lock beside runs does not tell apart."""
+    killed(host, "benchmark ngram")
+    before, owner = dict(host.links), host.rollout
+    host.calls.clear()
+    done = compare(host, "--runs", str(host.folder / "elsewhere"))
+    assert isinstance(done.exception, RefusedError)
+    assert f"tries deployments (compare) of {host.inventory}" in str(done.exception)
+    assert host.calls == []
+    assert (host.links, host.rollout) == (before, owner)
+
+
+def test_the_host_is_free_again_where_nothing_could_be_held(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = host.run
+
+    def full(argv: Any) -> Any:
+        return ssh.Completed(1, "", "No space left on device") if argv[0] == "ln" else run(argv)
+
+    monkeypatch.setattr(host, "run", full)
+    said = str(compare(host).exception)
+    assert "cannot be held; nothing was changed\n  why: No space left on device" in said
+    assert host.rollout is None
 
 
 def test_choices_are_tried_in_turn_and_the_host_is_back(
@@ -159,7 +253,7 @@ def test_an_interruption_brings_the_host_back(
 
     def ask(*words: Any, **options: Any) -> Any:
         found = host.ask(*words, **options)
-        if host.calls[-1] == at:
+        if words[0] != "lease" and host.calls[-1] == at:
             os.kill(os.getpid(), number)
         return found
 
@@ -198,6 +292,8 @@ def test_a_host_that_cannot_be_brought_back_is_said_and_stays_held(host: Trials)
     assert "it does not start" in said
     assert f"roost rollback -i {host.inventory} --limit host-01 --to {before}" in said
     assert host.links["held"] == before
+    # It is said, and nobody else is kept from doing it.
+    assert host.rollout is None
     # The next one knows where to go back to, whatever serves by then.
     host.failing = {}
     done = compare(host)

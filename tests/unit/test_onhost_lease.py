@@ -91,6 +91,38 @@ def test_who_changes_a_host_by_hand_is_told_whose_it_is(store: Store) -> None:
     assert lease.of_others(store) is None
 
 
+TUNING = {**ANN, "owner": "t1", "experiment": "tune"}
+
+
+def test_an_experiment_is_told_from_a_rollout(store: Store) -> None:
+    lease.take(store, TUNING)
+    found = lease.of_others(store)
+    assert found
+    assert lease.said(found).startswith("ann@desk tries deployments (tune) of /fleet, since ")
+    assert lease.part(found) == "an experiment"
+    assert "run it again where it was begun, which brings the host back" in lease.fix(found)
+    assert "(roost: --despite-rollout), which ends the experiment." in lease.fix(found)
+    assert lease.tries(store, "t1")
+    assert not lease.tries(store, "")
+    assert not lease.take(store, BOB)["held"]
+    lease.take(store, ANN, take_over=True)
+    assert not lease.tries(store, "t1")
+    assert not lease.tries(store, "a1")
+    assert (lease.has(store, "a1"), lease.has(store, "t1")) == (True, False)
+
+
+@pytest.mark.parametrize(("of", "left"), [(TUNING, False), (ANN, True)])
+def test_what_came_to_stay_ends_an_experiment_and_no_rollout(
+    store: Store, of: dict[str, Any], left: bool
+) -> None:
+    lease.take(store, of)
+    (store.root / "held").symlink_to("r-1")
+    for _ in range(2):
+        lease.end_experiment(store)
+        assert (lease.of_others(store) is not None) is left
+        assert not (store.root / "held").is_symlink()
+
+
 def test_a_lease_that_is_given_up_while_it_is_read(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,7 +17,7 @@ from tests.unit.deployments import deployment
 from tests.unit.fake_machine import Behaviour, FakeMachine, Killed, counted, fake_machine
 
 from roost import releases
-from roost.onhost import NAME, transaction
+from roost.onhost import NAME, lease, transaction
 from roost.onhost.logs import unpacked
 from roost.onhost.store import Store
 from roost.onhost.trial import Wanted
@@ -80,6 +80,44 @@ class Site:
 def site(tmp_path: Path) -> Iterator[Site]:
     with fake_machine() as machine:
         yield Site(machine, tmp_path)
+
+
+TUNING = {"owner": "t1", "who": "ann@desk", "inventory": "/fleet", "experiment": "tune"}
+
+
+def held(site: Site) -> str | None:
+    """What an experiment on the host goes back to, and whether it has the host still."""
+    release = site.store.pointed("held")
+    assert lease.has(site.store, "t1") is (release is not None)
+    return release
+
+
+def experiment(site: Site) -> Wanted:
+    """Begin one on what serves, which is returned."""
+    before = site.wanted("a")
+    site.deploy(before)
+    lease.take(site.store, TUNING)
+    site.store.point("held", before.id)
+    return before
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_an_experiment_goes_on_until_something_serves_that_is_to_stay(
+    site: Site, again: bool, restored: bool
+) -> None:
+    """By another swap, or because just what is tried is deployed by hand, or gone back to."""
+    before = experiment(site)
+    tried = site.wanted("tried")
+    site.deploy(tried, tries=True)
+    assert held(site) == before.id
+    site.deploy(tried, tries=True)
+    assert held(site) == before.id
+    if restored:
+        assert site.deploy(site.wanted("bad"), Behaviour(answers=WRONG))["outcome"] == "restored"
+        assert held(site) == before.id
+    site.deploy(tried if again else site.wanted("other"))
+    assert held(site) is None
 
 
 # When all goes well
@@ -588,18 +626,31 @@ def kill(site: Site, wanted: Wanted, behaviour: Behaviour, at: int) -> bool:
     return False
 
 
-def every_step(tmp_path: Path, check: Callable[[Site, bool], None], behaviour: Behaviour) -> int:
-    """Swap from a to b, killed at every step in turn; ``check`` gets the site each time."""
+def every_step(
+    tmp_path: Path,
+    check: Callable[[Site, bool], None],
+    behaviour: Behaviour,
+    *,
+    tries: bool = False,
+    trying: bool = False,
+) -> int:
+    """Swap from a to b, killed at every step in turn; ``check`` gets the site each time.
+
+    With ``trying``, in an experiment; with ``tries``, on its behalf.
+    """
     at = 0
     while True:
         folder = tmp_path / str(at)
         folder.mkdir()
         with fake_machine() as machine:
             site = Site(machine, folder)
-            site.deploy(site.wanted("a"))
+            if trying:
+                experiment(site)
+            else:
+                site.deploy(site.wanted("a"))
             for name in ("begin", "end", "point", "served"):
                 setattr(site.store, name, counted(machine, getattr(site.store, name)))
-            killed = kill(site, site.wanted("b"), behaviour, at)
+            killed = kill(site, site.wanted("b")._replace(tries=tries), behaviour, at)
             check(site, killed)
         if not killed:
             return at
@@ -634,6 +685,23 @@ def test_the_next_deploy_repairs_what_a_kill_has_left(
         assert killed or site.store.begun() is None
 
     assert every_step(tmp_path, check, behaviour) >= 8
+
+
+@pytest.mark.parametrize("tries", [True, False])
+def test_a_kill_ends_an_experiment_neither_too_soon_nor_too_late(
+    tmp_path: Path, tries: bool
+) -> None:
+    def check(site: Site, killed: bool) -> None:
+        before, b = site.wanted("a").id, site.wanted("b").id
+        if tries:
+            assert held(site) == before
+        # What is to stay has passed, and was not in place yet, or is.
+        site.deploy(site.wanted("c"), Behaviour(answers=WRONG), tries=True)
+        stays = not tries and site.store.pointed("current") == b
+        assert held(site) == (None if stays else before)
+        assert killed or tries or stays
+
+    assert every_step(tmp_path, check, Behaviour(), tries=tries, trying=True) >= 8
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

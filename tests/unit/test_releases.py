@@ -244,6 +244,7 @@ def facts(**found: Any) -> dict[str, Any]:
         "transaction": None,
         "busy": None,
         "rollout": None,
+        "held": None,
         "last_failed": None,
         "watchdog": {"unit": "active", "state": None},
         "engine": {
@@ -264,6 +265,22 @@ def test_status_says_whose_rollout_a_host_takes_part_in() -> None:
     assert not [line for line in releases.status(facts()) if "rollout" in line]
     lines = releases.status(facts(rollout=LEASE))
     assert any(line.startswith("takes part in a rollout: ann@desk rolls out /fl") for line in lines)
+
+
+def test_status_says_that_what_serves_is_only_tried() -> None:
+    lease = {**LEASE, "experiment": "tune"}
+    lines = releases.status(facts(rollout=lease, held="r-cdef01234567"))
+    assert any(line.startswith("takes part in an experiment: ann@desk tries") for line in lines)
+    (tried,) = [line for line in lines if line.startswith("what serves is only tried")]
+    assert "goes back to r-cdef01234567" in tried
+
+
+def test_a_host_that_somebody_else_has_deployed_to_was_not_changed(given: dict[str, Any]) -> None:
+    found = releases.outcome(result("held", lease=None), "spark-01", given)
+    assert found["message"] == (
+        "spark-01: somebody else has deployed meanwhile, or had the host taken over\n"
+        "  fix: see `roost status`, and run it again if need be; nothing was changed"
+    )
 
 
 def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:

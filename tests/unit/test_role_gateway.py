@@ -223,3 +223,56 @@ def test_hosts_of_a_rollout_are_drained_and_returned_by_that_alone(tmp_path: Pat
         in text
     )
     assert said.count("fatal:") == 2
+
+
+def by_hand(folder: Path, made: Gateway, name: str, **variables: Any) -> str:
+    """What ``playbooks/drain.yml`` and ``return.yml`` do, for a host that cannot be reached."""
+    away = {
+        "ansible_connection": "ssh",
+        "ansible_host": "127.0.0.1",
+        "ansible_port": 1,
+        "gateway_host": "gate",
+        "gateway_busy_gauges": [],
+        "gateway_metrics_path": "/metrics",
+        **variables,
+    }
+    hosts = {"one": away, "gate": {"ansible_connection": "local"}}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    role = {"name": "gateway", "tasks_from": f"{name}.yml"}
+    tasks = [{"ansible.builtin.include_role": role}]
+    play = [{"hosts": "one", "gather_facts": False, "tasks": tasks}]
+    (folder / "play.yml").write_text(json.dumps(play))
+    places = {"master": folder / "master.sock", "config": made.config, "states": folder / "states"}
+    overrides = json.dumps({f"__gateway_{key}": str(path) for key, path in places.items()})
+    done = plays.ansible(
+        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides),
+        ANSIBLE_LIBRARY=str(plays.ROOT / "plugins" / "modules"),
+        ANSIBLE_CONFIG=str(plays.ROOT / "ansible.cfg"),
+    )
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_host_that_cannot_be_asked_whose_it_is_is_drained_and_not_returned(
+    tmp_path: Path,
+) -> None:
+    """It may be a canary whose connection is cut, and whose engine serves."""
+    with gateway(tmp_path, 2) as made:
+        by_hand(tmp_path, made, "drain")
+        assert made.server("one").state == "drain"
+        said = by_hand(tmp_path, made, "return")
+        assert made.server("one").state == "drain"
+        assert "one: cannot be reached, so it may be being changed and judged" in said
+        assert "-e despite_rollout=true" in said
+        by_hand(tmp_path, made, "return", gateway_rollout="a1")
+        assert made.server("one").state == "ready"
+        by_hand(tmp_path, made, "drain")
+        by_hand(tmp_path, made, "return", gateway_despite_rollout=True)
+        assert made.server("one").state == "ready"
+
+
+def test_a_host_of_an_experiment_may_be_drained_by_hand(tmp_path: Path) -> None:
+    lease = {"owner": "t1", "experiment": "tune"}
+    with gateway(tmp_path, 2) as made:
+        said = run(tmp_path, made, {"one": {"outcome": "serves"}}, lease=lease)
+        assert made.server("one").state == "ready", said
+    assert json.loads((tmp_path / "seen" / "one").read_text())[0] == "drain"

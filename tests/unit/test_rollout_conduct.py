@@ -151,7 +151,7 @@ def test_another_controllers_rollout_is_not_disturbed(tmp_path: Path) -> None:
     done = conduct(tmp_path, fleet, new_rollout(FOUR))
     assert done.verdict == "refused"
     assert done.reason.startswith(
-        "c in another controller's rollout, and nothing was changed\n"
+        "c left to somebody else, and nothing was changed\n"
         "c: ann@laptop rolls out /home/ann/fleet, since 2026-01-01T10:00:00Z, "
         "last heard of 2026-01-01T11:00:00Z\n"
     )
@@ -171,6 +171,32 @@ def test_what_another_controller_left_unjudged_is_not_what_to_go_back_to(tmp_pat
     assert not fleet.leases
 
 
+def test_a_host_of_an_experiment_is_left_alone(tmp_path: Path) -> None:
+    theirs = {**THEIRS, "experiment": "tune"}
+    fleet = four(leases={"c": theirs}, held={"c": OLD})
+    done = conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert done.verdict == "refused"
+    assert "c: ann@laptop tries deployments (tune) of /home/ann/fleet, since" in done.reason
+    assert fleet.leases == {"c": theirs}
+
+
+@pytest.mark.parametrize("left", [{}, {"a": {**THEIRS, "experiment": "tune"}}])
+def test_what_an_experiment_only_tried_is_not_what_to_go_back_to(
+    tmp_path: Path, left: dict[str, dict[str, str]]
+) -> None:
+    """One whose controller is no more, with its lease or after a day."""
+    kept = (OLD, "r-tried", NEW)
+    fleet = four(judged_bad={"a"}, kept=kept, leases=left, held={"a": OLD})
+    fleet.serves["a"] = "r-tried"
+    done = conduct(tmp_path, fleet, new_rollout(FOUR), take_over=bool(left))
+    assert (done.verdict, done.hosts["a"].verdict) == ("stopped", "back")
+    assert fleet.serves["a"] == OLD
+    # Where it can serve no more, what serves is the best that is left.
+    fleet.kept, fleet.serves["a"] = ("r-tried", NEW), "r-tried"
+    conduct(tmp_path, fleet, new_rollout(FOUR))
+    assert fleet.serves["a"] == "r-tried"
+
+
 @pytest.mark.parametrize("step", ["judge a", "judge b", "prepare a,b,c,d"])
 def test_a_rollout_that_was_taken_over_changes_nothing_more(tmp_path: Path, step: str) -> None:
     fleet = four(judged_bad={"b"})
@@ -183,7 +209,7 @@ def test_a_rollout_that_was_taken_over_changes_nothing_more(tmp_path: Path, step
         return played
 
     fleet._step = taken_over  # type: ignore[method-assign]
-    with pytest.raises(RoostError, match="another controller has begun") as caught:
+    with pytest.raises(RoostError, match="somebody else has begun") as caught:
         conduct(tmp_path, fleet, new_rollout(FOUR))
     assert "a: ann@laptop rolls out" in caught.value.why
     assert fleet.steps[-2:] == [step, "hold a,b,c,d"]
@@ -191,7 +217,7 @@ def test_a_rollout_that_was_taken_over_changes_nothing_more(tmp_path: Path, step
     # It can be gone on with, not against the other one.
     left = record.read(tmp_path)
     assert left.verdict == "running"
-    with pytest.raises(RoostError, match="another controller has begun"):
+    with pytest.raises(RoostError, match="somebody else has begun"):
         conduct(tmp_path, fleet, left)
     fleet._step = original  # type: ignore[method-assign]
     assert conduct(tmp_path, fleet, left, take_over=True).verdict == "stopped"

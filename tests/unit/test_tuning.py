@@ -211,8 +211,9 @@ def test_limits_and_going_on_beyond_them(host: Trials) -> None:
 
 def test_a_point_that_a_rollout_kept_from_being_tried_is_tried_later(host: Trials) -> None:
     host.taken_at = "deploy max_num_seqs=2"
-    said = str(tune(host).exception)
-    assert "leave it to the rollout, which decides now what serves; then run this again" in said
+    done = tune(host)
+    assert "takes part in a rollout" in str(done.exception)
+    assert "is left as it is" in done.stderr
     (path,) = host.runs.glob(f"*/{experiment.FILE}")
     kept = experiment.Notes.model_validate_json(path.read_text())
     assert [(one.name, one.open) for one in kept.tried] == [
@@ -220,6 +221,32 @@ def test_a_point_that_a_rollout_kept_from_being_tried_is_tried_later(host: Trial
         ("sequences 2", True),
         ("sequences 8", True),
     ]
+
+
+def test_a_search_ends_where_somebody_else_has_deployed(host: Trials) -> None:
+    """A benchmark that somebody's deploy came into says nothing of the point."""
+    present = host.links["current"]
+    assert tune(host, "--points", "2").exit_code == 0
+    host.intruder = "theirs-0123"
+    done = tune(host, "--resume", str(newest(host)))
+    assert "somebody else deployed theirs-0123 meanwhile" in str(done.exception)
+    assert host.links == {"current": "theirs-0123"}
+    assert f"rollback {present}" not in host.calls[host.calls.index("notebook tune") :]
+    kept = experiment.Notes.model_validate_json((newest(host) / experiment.FILE).read_text())
+    assert [one.open for one in kept.tried] == [False, False, True]
+
+
+def test_a_search_that_was_killed_at_its_end_brings_the_host_back(host: Trials) -> None:
+    before = host.links["current"]
+    host.killed_at = f"rollback {before}"
+    with pytest.raises(trials.Killed):
+        tune(host)
+    host.killed_at, host.killed = "", False
+    assert host.links["held"] == before
+    host.calls.clear()
+    assert tune(host).exit_code == 0
+    assert host.calls == [f"rollback {before}", "notebook tune"]
+    assert host.links == {"current": before}
 
 
 def test_an_interrupted_search_goes_on_where_it_was(host: Trials) -> None:

@@ -30,7 +30,12 @@ from roost.notebooks import Outcome
 from roost.ssh import Completed, SshError
 
 HOST = "host-01"
+#: Of a rollout.
 LEASE = {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "since": "9", "renewed": "10"}
+
+
+class Killed(BaseException):
+    """The process is no more: nothing is done after it."""
 
 
 @dataclass
@@ -48,12 +53,15 @@ class Trials:
     #: What the planner says of settings.
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     reachable: bool = True
-    #: The lease of the rollout that the host takes part in, as the probe sees it.
+    #: The lease of what the host takes part in, as the probe sees it.
     rollout: dict[str, str] | None = None
     #: The deploy, or the like, that finds that a rollout has taken the host.
     taken_at: str = ""
     #: What somebody else deploys while a benchmark runs.
     intruder: str = ""
+    #: What the process is killed at; then whether it is no more.
+    killed_at: str = ""
+    killed: bool = False
     host: Host = field(init=False)
     #: Of the notebook at the end.
     parameters: dict[str, Any] = field(default_factory=dict)
@@ -109,22 +117,50 @@ class Trials:
         self, playbook: str, _task: str, _inventory: Path, **options: Any
     ) -> tuple[dict[str, Any], dict[str, str]]:
         variables = options["extra_vars"]
+        self.live()
+        if playbook == "lease":
+            return self.lease(variables["lease_of"][HOST], variables["lease_state"])
         tags = f" {options['tags']}" if options.get("tags") else ""
         about = variables.get("rollback_to") or self.name(variables)
         call = f"{playbook}{tags} {about}"
         self.calls.append(call)
+        self.live(call)
         if call == self.taken_at:
-            self.rollout, self.links["current"] = LEASE, "rolled-out"
-        wrong = "takes part in a rollout" if self.rollout else self.failing.get(call)
+            self.deployed("rolled-out")
+            self.rollout = LEASE
+        owner = self.rollout["owner"] if self.rollout else None
+        wrong = self.failing.get(call)
+        if owner != variables["rollout_owner"] and not (tags and owner is None):
+            wrong = "takes part in a rollout"
         if isinstance(wrong, BaseException):
             raise wrong
         if wrong:
             return {}, {HOST: wrong}
-        if not tags:
-            self.links["current"] = variables.get("rollback_to") or self.release(
+        if "rollback_to" in variables:
+            self.deployed(variables["rollback_to"])
+        elif not tags:
+            self.links["current"] = self.release(
                 {key: value for key, value in variables.items() if not key.endswith("_floor")}
             )
         return {HOST: {}}, {}
+
+    def deployed(self, release: str) -> None:
+        """Somebody has a release serve that is to stay, which ends an experiment."""
+        self.links = {"current": release}
+        self.rollout = None
+
+    def lease(self, mine: Mapping[str, str], state: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """What :mod:`roost.onhost.lease` does."""
+        if not self.reachable:
+            return {}, {HOST: f"{HOST}: cannot connect"}
+        was = self.rollout
+        others = was is not None and was["owner"] != mine["owner"]
+        if state == "free":
+            self.rollout = was if others else None
+            return {HOST: {}}, {}
+        if not others:
+            self.rollout = {**mine, "since": "1", "renewed": "2"}
+        return {HOST: {"held": not others, "was": was}}, {}
 
     def execute_all(
         self, name: str, _inventory: Path, _hosts: Sequence[str], **options: Any
@@ -135,7 +171,9 @@ class Trials:
         wrong = self.failing.get(f"{name} {about}")
         if isinstance(wrong, BaseException):
             raise wrong
-        self.links["current"] = self.intruder or self.links["current"]
+        self.live(f"{name} {about}")
+        if self.intruder:
+            self.deployed(self.intruder)
         folder = runs.new_folder(options["runs_dir"], HOST, "r", dt.datetime.now(dt.UTC))
         speed, steps = self.speeds.get(about, (100.0, 2.0))
         cells = [
@@ -151,8 +189,14 @@ class Trials:
         runs.write(folder, outcome, artefacts)
         yield Outcome(HOST, folder, outcome)
 
+    def live(self, call: str = "") -> None:
+        self.killed = self.killed or (call != "" and call == self.killed_at)
+        if self.killed:
+            raise Killed
+
     @contextmanager
     def connect(self, _host: object) -> Iterator[Trials]:
+        self.live()
         if not self.reachable:
             raise SshError(f"{HOST}: cannot connect")
         yield self

@@ -1,9 +1,12 @@
-"""Whose rollout a host takes part in, so that no two controllers roll out to it at once.
+"""Whose rollout or experiment a host takes part in, so that nobody else changes it meanwhile.
 
 The controller's own lock is a file beside its runs, which another machine or another checkout does
 not see; hosts are what they have in common. A lease is taken before a rollout looks at a host and
 again before each of its batches, so a controller to which that does not happen any more, because
 another one took over, changes nothing further. Hosts count its age by their own clock.
+
+An experiment (a comparison of choices, a tuning) takes the same lease: a rollout leaves it alone,
+and does not take what is only tried for what serves.
 
 Who changes a host by hand asks for the lease too (:func:`of_others`), and leaves the host alone.
 """
@@ -21,11 +24,9 @@ from .store import Store, now
 FILE = "rollout.json"
 #: Seconds after which a lease that was not renewed is nobody's: longer than any step of a rollout.
 ABANDONED = 86400.0
-#: What somebody can do who wanted to change a host that takes part in a rollout.
-FIX = (
-    "wait for its end, or go on with it where it was begun (roost rollout -i INVENTORY); to change "
-    "the host all the same, for instance because that controller is no more: -e "
-    "despite_rollout=true (roost: --despite-rollout). A lease that was not renewed for a day "
+_DESPITE = (
+    "to change the host all the same, for instance because that controller is no more: -e "
+    "despite_rollout=true (roost: --despite-rollout){}. A lease that was not renewed for a day "
     "counts no more"
 )
 
@@ -35,7 +36,8 @@ def take(store: Store, mine: Mapping[str, Any], *, take_over: bool = False) -> d
 
     Args:
         store: The host's releases.
-        mine: What is to be known of it; its ``owner`` says whose it is.
+        mine: What is to be known of it; its ``owner`` says whose it is, and ``experiment`` that
+            it is one, and of which kind.
         take_over: Take it from whoever has it.
 
     Returns:
@@ -74,11 +76,55 @@ def of_others(store: Store, owner: str = "") -> dict[str, Any] | None:
     return None
 
 
+def has(store: Store, owner: str) -> bool:
+    """Whether a host takes part in what this owner does."""
+    found = store.read(FILE)
+    return found is not None and found["owner"] == owner
+
+
+def tries(store: Store, owner: str) -> bool:
+    """Whether what is deployed for this owner is only tried: it has an experiment there."""
+    found = store.read(FILE)
+    return found is not None and found["owner"] == owner and "experiment" in found
+
+
+def end_experiment(store: Store) -> None:
+    """Forget the experiment of a host on which something serves now that is to stay.
+
+    Nobody goes back any more to what served before the experiment. A rollout's lease stays.
+    """
+    with _alone(store):
+        found = store.read(FILE)
+        (store.root / "held").unlink(missing_ok=True)
+        if found and "experiment" in found:
+            (store.root / FILE).unlink()
+
+
+def part(lease: Mapping[str, Any]) -> str:
+    """What a host with this lease takes part in."""
+    return "an experiment" if "experiment" in lease else "a rollout"
+
+
 def said(lease: Mapping[str, Any]) -> str:
     """Whose it is, in words."""
+    experiment = lease.get("experiment")
+    does = f"tries deployments ({experiment}) of" if experiment else "rolls out"
     return (
-        f"{lease['who']} rolls out {lease['inventory']}, since {lease['since']}, last heard of "
+        f"{lease['who']} {does} {lease['inventory']}, since {lease['since']}, last heard of "
         f"{lease['renewed']}"
+    )
+
+
+def fix(lease: Mapping[str, Any]) -> str:
+    """What somebody can do who wanted to change a host with this lease."""
+    if "experiment" in lease:
+        return (
+            "wait for its end, or run it again where it was begun, which brings the host back in "
+            "the end; " + _DESPITE.format(", which ends the experiment")
+        )
+    return (
+        "wait for its end, or go on with it where it was begun (roost rollout -i INVENTORY); "
+        + _DESPITE.format("")
     )
 
 

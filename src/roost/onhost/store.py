@@ -10,9 +10,11 @@
            baseline.json     its answers and figures when it first passed; later ones are compared
            times.json        when it served first and last
       current, previous      links to two of them
-      held                   a link to the one that an experiment will go back to, while it runs
+      held                   a link to the one that an experiment will go back to; gone once
+                             anything else has been deployed
       transaction.json       a swap that has begun and not ended
-      rollout.json           whose rollout the host takes part in, see :mod:`roost.onhost.lease`
+      rollout.json           whose rollout or experiment the host takes part in, see
+                             :mod:`roost.onhost.lease`
       last-failed/           why the last one that did not serve did not, and its log; what the
                              controller made of it
     /run/roost/

@@ -18,7 +18,7 @@ import contextlib
 import time
 from typing import Any, Mapping
 
-from . import NAME
+from . import NAME, lease
 from .gate import failed
 from .machine import Machine, MachineError
 from .store import Store, now
@@ -178,6 +178,7 @@ def _swap(
         "old": old,
         "served": served or was_stopped,
         "who": wanted.who,
+        "tries": wanted.tries,
     }
     try:
         _write_files(store, wanted)
@@ -250,6 +251,8 @@ def _finish(machine: Machine, store: Store, swap: Mapping[str, Any]) -> None:
     if swap["old"] and swap["old"] != swap["new"]:
         store.point("previous", swap["old"])
     store.point("current", swap["new"])
+    if not swap.get("tries"):  # which an older roost did not write down
+        lease.end_experiment(store)
     _up(machine)
     machine.remove(OLD)
     store.end()
@@ -355,6 +358,8 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             if not known and (current := store.pointed("current")):
                 store.point("previous", current)
             store.point("current", wanted.id)
+        if not wanted.tries:
+            lease.end_experiment(store)
     except TrialError as failure:
         kept = _keep(store, wanted, "fails", failure)
         return _result(

@@ -41,6 +41,7 @@ class Wanted(NamedTuple):
         going_back: It has served before and is wanted again, so it is measured by its own earlier
             figures and not by those of the release that it replaces.
         who: Who wants it, for messages.
+        tries: An experiment wants it for a while, and goes back to the release that is held.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Wanted(NamedTuple):
     restart: bool = False
     going_back: bool = False
     who: str = ""
+    tries: bool = False
 
 
 class TrialError(Exception):

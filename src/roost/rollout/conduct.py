@@ -2,8 +2,9 @@
 
 Each step may be done twice, and what was begun is written down before it is done: so a rollout
 that was interrupted, at whatever step, is gone on with by running it again. Which hosts have been
-changed is asked of the hosts; the record says what was judged. The hosts know whose rollout they
-take part in, so that another controller's is refused, or, where it has taken over, not disturbed.
+changed is asked of the hosts; the record says what was judged. The hosts know whose rollout or
+experiment they take part in, so that somebody else's is left alone, or, where it has taken over,
+not disturbed.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Conductor:
         hosts: Does things with hosts.
         judge: Finds out about them.
         say: Takes one line of progress at a time.
-        take_over: Also hosts that take part in another controller's rollout.
+        take_over: Also hosts that take part in somebody else's rollout, or in an experiment.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Conductor:
             what = "not reached" if held.unreachable else "cannot write down whose rollout it is"
             return _listed(f"{what}, and nothing was changed", held.bad)
         if others := _of_others(leases):
-            what = "in another controller's rollout, and nothing was changed"
+            what = "left to somebody else, and nothing was changed"
             return f"{_listed(what, others)}\n{_TAKE_OVER}"
         for name, lease in leases.items():
             if lease.was.get("wanted"):
@@ -168,13 +169,15 @@ class Conductor:
         leases, _ = self._hold(batch)  # who is not reached cannot be changed either
         if others := _of_others(leases):
             raise RoostError(
-                f"{self._folder}: another controller has begun a rollout to hosts of this one",
+                f"{self._folder}: somebody else has begun to change hosts of this rollout",
                 why="\n".join(f"{name}: {who}" for name, who in others.items()),
                 fix="leave it to that one; or, once it has ended, run this again with --take-over",
             )
 
     def _judged_before(self, host: HostRecord, serving: Serving) -> str | None:
         """The release to go back to: what serves, or what served before nobody judged that."""
+        if serving.held in serving.kept:
+            return serving.held
         if serving.release not in host.unjudged:
             return serving.release
         return host.before if host.before in serving.kept else None
@@ -390,7 +393,7 @@ _TAKE_OVER = (
 
 
 def _of_others(leases: Mapping[str, Lease]) -> dict[str, str]:
-    """Whose rollout hosts take part in, where that is not this one."""
+    """Whose rollout or experiment hosts take part in, where that is not this rollout."""
     return {name: whose(lease.was) for name, lease in leases.items() if not lease.held}
 
 

@@ -29,21 +29,24 @@ class Serving:
         release: Id of the release that is in place; none if nothing is.
         healthy: Whether it answers as healthy.
         kept: Ids of the releases that it could serve.
+        held: Id of the one to which an experiment would have gone back that never ended: what
+            serves was only tried.
         deployment: What the release was made from, as the host keeps it; empty without one.
     """
 
     release: str | None
     healthy: bool
     kept: tuple[str, ...] = ()
+    held: str | None = None
     deployment: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Lease:
-    """Whose rollout a host takes part in.
+    """Whose rollout or experiment a host takes part in.
 
     Attributes:
-        held: This one.
+        held: This one's.
         was: The lease that was found there, see :meth:`Fleet.hold`, with ``who``, ``inventory``,
             ``since`` and ``renewed``; empty if there was none.
     """
@@ -96,7 +99,8 @@ class Fleet:
     def hold(
         self, notes: Mapping[str, Mapping[str, Any]], *, take_over: bool
     ) -> tuple[dict[str, Lease], Played]:
-        """Have hosts take part in this rollout, unless they do in another controller's.
+        """Have hosts take part in this rollout, unless they do in somebody else's, or in an
+        experiment.
 
         Args:
             notes: For each host, what whoever takes it over should know: ``wanted``, a release
@@ -137,6 +141,7 @@ class Fleet:
                 release=facts["current"],
                 healthy=facts["engine"]["healthy"],
                 kept=tuple(each["id"] for each in facts["releases"] if not each["missing"]),
+                held=facts["held"],
                 deployment=chosen["files"].get("deployment.json", {}),
             )
         return found, played

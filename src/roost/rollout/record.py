@@ -137,15 +137,18 @@ def who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def owner(inventory: Path) -> str:
+def owner(of: Path) -> str:
     """Whose rollouts of an inventory these are, for hosts: this checkout's on this machine.
 
     The same of every process that :func:`turn` lets have its turn, and of no other.
+
+    Args:
+        of: The inventory; or, of an experiment, the lock that gives it its turn.
     """
     with suppress(OSError):
         machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
-        return _digest(machine, socket.gethostname(), repository_root(), inventory.resolve())
-    return _digest(socket.gethostname(), repository_root(), inventory.resolve())
+        return _digest(machine, socket.gethostname(), repository_root(), of.resolve())
+    return _digest(socket.gethostname(), repository_root(), of.resolve())
 
 
 def _digest(*parts: object) -> str:

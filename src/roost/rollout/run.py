@@ -35,7 +35,7 @@ def run(
         suite: Of the benchmark; likewise.
         brief: Verify without the long prompt and the bad requests.
         resume: Begin none.
-        take_over: Also hosts that take part in another controller's rollout.
+        take_over: Also hosts that take part in somebody else's rollout, or in an experiment.
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         become_password: For hosts where sudo asks.
         say: Takes one line of progress at a time.
