@@ -259,16 +259,33 @@ def last_failure(facts: Mapping[str, Any]) -> list[Diagnosis]:
     return _explained(failed, None)
 
 
+#: What ``roost status --json`` tells of a host; docs/reliability.md says what each is.
+TOLD = (
+    "current",
+    "previous",
+    "releases",
+    "engine",
+    "deployment",
+    "transaction",
+    "busy",
+    "rollout",
+    "held",
+    "last_failed",
+    "watchdog",
+)
+
+
 def told(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts for another program: causes in place of packed logs.
+    """The facts for another program: causes in place of packed logs, and nothing of Ansible's.
 
     Args:
-        facts: What the module ``release_facts`` found.
+        facts: What the module ``release_facts`` found, as Ansible hands it on.
     """
     causes = {"engine": ailing(facts), "last_failed": last_failure(facts)}
     engine, failed = dict(facts["engine"]), facts["last_failed"]
     engine["failure"] = _without_log(engine["failure"], causes["engine"])
-    return {**facts, "engine": engine, "last_failed": _without_log(failed, causes["last_failed"])}
+    said = {**facts, "engine": engine, "last_failed": _without_log(failed, causes["last_failed"])}
+    return {name: said[name] for name in TOLD}
 
 
 def _without_log(

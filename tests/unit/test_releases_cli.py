@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 from click.testing import CliRunner
 from tests.unit.test_releases import facts, failure
 
-from roost import fleet
+from roost import fleet, releases
 from roost.cli import cli
 from roost.errors import RoostError
 from roost.fleet import PlayResult
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -25,6 +28,8 @@ def test_status_tells_every_host_and_exits_by_what_it_saw(
 ) -> None:
     found = facts()
     found["engine"]["healthy"] = healthy
+    # What Ansible adds to a task's result.
+    found |= {"changed": False, "_ansible_no_log": False, "invocation": {"module_args": {}}}
     monkeypatch.setattr(fleet, "ask", lambda *_, **__: ({"spark-01": found}, failed))
     done = CliRunner().invoke(cli, ["status", "-i", "inventory/spark"])
     assert done.exit_code == code
@@ -32,7 +37,14 @@ def test_status_tells_every_host_and_exits_by_what_it_saw(
     assert ("spark-02  No route to host" in done.output) is bool(failed)
     as_json = CliRunner().invoke(cli, ["status", "-i", "inventory/spark", "--json"])
     assert as_json.exit_code == code
-    assert json.loads(as_json.output) == {"hosts": {"spark-01": found}, "failed": failed}
+    said = json.loads(as_json.output)
+    assert (set(said), said["failed"]) == ({"hosts", "failed"}, failed)
+    told = said["hosts"]["spark-01"]
+    assert told == {name: found[name] for name in releases.TOLD}
+    # A script that reads it can look each up; the page is the promise.
+    page = (ROOT / "docs" / "reliability.md").read_text()
+    names = re.findall(r"^\| `(\w+)` \|", page.partition("roost status --json")[2], re.MULTILINE)
+    assert names[: len(told)] == list(told)
 
 
 def test_status_names_causes_and_its_json_holds_no_logs(monkeypatch: pytest.MonkeyPatch) -> None:
