@@ -107,8 +107,8 @@ watchdog:
 engine:
   description: >-
     C(exists), C(running), C(exit_code), C(restarts), C(unit) as systemd calls its state,
-    C(healthy), and C(failure), as in the module engine_release, if it ended by itself or is not
-    healthy.
+    C(at_boot) whether that starts it then, C(healthy), and C(failure), as in the module
+    engine_release, if it ended by itself or is not healthy.
   returned: always
   type: dict
 """
@@ -161,6 +161,7 @@ def engine(machine: Machine, deployment: dict[str, Any] | None) -> dict[str, Any
         "exit_code": state.get("ExitCode"),
         "restarts": int(unit.get("NRestarts") or 0),
         "unit": unit["ActiveState"],
+        "at_boot": unit["UnitFileState"] == "enabled",
         "healthy": False,
         "failure": None,
     }

@@ -37,7 +37,9 @@ class _Group(click.Group):
         "report": ("roost.report_cli", "report"),
         "rollback": ("roost.releases_cli", "rollback"),
         "rollout": ("roost.rollout_cli", "rollout"),
+        "start": ("roost.releases_cli", "start"),
         "status": ("roost.releases_cli", "status"),
+        "stop": ("roost.releases_cli", "stop"),
         "tune": ("roost.experiments_cli", "tune"),
         "verify": ("roost.notebooks_cli", "verify"),
     }

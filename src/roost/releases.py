@@ -225,6 +225,8 @@ def serving(facts: Mapping[str, Any]) -> str:
     state = facts["watchdog"]["state"]
     if state and (held := state["held"]):
         return f"was stopped by the watchdog ({held['said']}); the next deploy starts it"
+    if engine["unit"] == "inactive" and not engine["at_boot"]:
+        return "was stopped, and stays so; roost start, or a deploy, has it serve again"
     cause = next(iter(ailing(facts)), None)
     why = f"exit code {engine['exit_code']}" + (f": {cause.evidence}" if cause else "")
     states = {

@@ -1,10 +1,12 @@
-"""``roost status`` and ``roost rollback``: what serves on hosts, and back to what served before."""
+"""``roost status``, ``rollback``, ``stop`` and ``start``: what serves on hosts, and what is to."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -60,11 +62,48 @@ def rollback(
     ask_become_pass: bool,
 ) -> None:
     """Go back to a release that the hosts keep; fetches nothing."""
+    told = {"rollback_to": release, "despite_rollout": despite_rollout}
+    _play("rollback", "rolled back", inventory, limit, ask_become_pass, told)
+
+
+@click.command()
+@options.inventory
+@options.limit
+@options.despite_rollout
+@options.ask_become_pass
+def stop(inventory: Path, limit: str | None, despite_rollout: bool, ask_become_pass: bool) -> None:
+    """Stop the engines and keep their releases: GPU and memory are free, also over a reboot.
+
+    A gateway sends them no more requests first. `roost start`, or a deploy, has them serve again.
+    """
+    told = {"despite_rollout": despite_rollout}
+    _play("stop", "stopped", inventory, limit, ask_become_pass, told)
+
+
+@click.command()
+@options.inventory
+@options.limit
+@options.despite_rollout
+@options.ask_become_pass
+def start(inventory: Path, limit: str | None, despite_rollout: bool, ask_become_pass: bool) -> None:
+    """Have the releases in place serve again after `roost stop`, proved; fetches nothing."""
+    told = {"despite_rollout": despite_rollout}
+    _play("start", "started", inventory, limit, ask_become_pass, told)
+
+
+def _play(
+    playbook: str,
+    done: str,
+    inventory: Path,
+    limit: str | None,
+    ask_become_pass: bool,
+    told: Mapping[str, Any],
+) -> None:
+    """Run a playbook; what is told to it and says nothing is left out."""
     from roost import fleet
 
-    told = {"rollback_to": release, "despite_rollout": despite_rollout}
     result = fleet.run_playbook(
-        "rollback",
+        playbook,
         inventory,
         limit=limit,
         become_password=options.password(ask_become_pass),
@@ -72,5 +111,7 @@ def rollback(
     )
     if not result.ok:
         bad = ", ".join([*result.failed, *result.unreachable])
-        raise RoostError(f"rollback failed on: {bad or 'no host in particular'} ({result.status})")
-    click.echo("rolled back: " + ", ".join(result.hosts))
+        raise RoostError(
+            f"{playbook} failed on: {bad or 'no host in particular'} ({result.status})"
+        )
+    click.echo(f"{done}: " + ", ".join(result.hosts))

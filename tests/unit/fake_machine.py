@@ -229,6 +229,10 @@ class FakeMachine(Machine):
         self._run_container(self.found[name])
         self.behave()
 
+    def unit_disable(self, name: str) -> None:  # noqa: ARG002  # as the real one
+        self.step()
+        self.enabled = False
+
     def unit_stop(self, name: str) -> None:
         self.step()
         if self.active and name in self.found:

@@ -120,6 +120,54 @@ def test_an_experiment_goes_on_until_something_serves_that_is_to_stay(
     assert held(site) is None
 
 
+# When it is stopped
+
+
+def test_a_stopped_engine_stays_so_until_it_is_wanted(site: Site) -> None:
+    wanted = site.wanted()
+    site.deploy(wanted)
+    assert transaction.halt(site.machine, site.store)
+    assert not transaction.halt(site.machine, site.store)
+    site.machine.reboot()
+    assert site.machine.running() == []
+    assert site.store.pointed("current") == wanted.id
+    assert site.deploy(wanted)["outcome"] == "serves"
+    site.rests_with(wanted)
+    site.machine.reboot()
+    assert site.machine.running() == [wanted.id]
+
+
+def test_one_that_was_only_ended_by_hand_is_stopped_too(site: Site) -> None:
+    """A reboot would start it."""
+    site.deploy(site.wanted())
+    site.machine.unit_stop(NAME)
+    assert transaction.halt(site.machine, site.store)
+    site.machine.reboot()
+    assert site.machine.running() == []
+
+
+def test_nothing_is_stopped_where_nothing_serves(site: Site) -> None:
+    assert not transaction.halt(site.machine, site.store)
+    assert site.machine.steps == 0
+
+
+@pytest.mark.parametrize("reboot", [True, False])
+def test_a_stop_after_a_kill_ends_what_had_begun(tmp_path: Path, reboot: bool) -> None:
+    def check(site: Site, _: bool) -> None:
+        if reboot:
+            site.machine.reboot()
+        transaction.halt(site.machine, site.store)
+        assert site.machine.running() == []
+        site.machine.reboot()
+        assert site.machine.running() == []
+        assert site.store.begun() is None
+        wanted = site.wanted("a")
+        assert site.deploy(wanted)["outcome"] == "serves"
+        site.rests_with(wanted)
+
+    every_step(tmp_path, check, Behaviour())
+
+
 # When all goes well
 
 

@@ -254,6 +254,7 @@ def facts(**found: Any) -> dict[str, Any]:
             "restarts": 0,
             "exit_code": 0,
             "unit": "active",
+            "at_boot": True,
             "failure": None,
         },
         "deployment": None,
@@ -273,6 +274,14 @@ def test_status_says_that_what_serves_is_only_tried() -> None:
     assert any(line.startswith("takes part in an experiment: ann@desk tries") for line in lines)
     (tried,) = [line for line in lines if line.startswith("what serves is only tried")]
     assert "goes back to r-cdef01234567" in tried
+
+
+def test_status_tells_a_stopped_engine_from_one_that_ended() -> None:
+    ended = facts()
+    ended["engine"] |= {"running": False, "healthy": False, "unit": "inactive", "exit_code": 143}
+    assert releases.serving(ended) == "does not run (exit code 143)"
+    ended["engine"]["at_boot"] = False
+    assert releases.serving(ended).startswith("was stopped, and stays so; roost start")
 
 
 def test_a_host_that_somebody_else_has_deployed_to_was_not_changed(given: dict[str, Any]) -> None:

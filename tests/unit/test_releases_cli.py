@@ -86,6 +86,24 @@ def test_rollback_hands_the_release_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[1]["extra_vars"] is None
 
 
+@pytest.mark.parametrize(("verb", "done"), [("stop", "stopped"), ("start", "started")])
+def test_engines_are_stopped_and_started(
+    monkeypatch: pytest.MonkeyPatch, verb: str, done: str
+) -> None:
+    asked: list[Any] = []
+
+    def run(name: str, _: Path, **options: Any) -> PlayResult:
+        asked.append((name, options["limit"], options["extra_vars"]))
+        return PlayResult("successful", hosts=["a", "b"])
+
+    monkeypatch.setattr(fleet, "run_playbook", run)
+    words = [verb, "-i", "inventory/spark", "--limit", "a,b", "--despite-rollout"]
+    said = CliRunner().invoke(cli, words)
+    assert (said.exit_code, said.output) == (0, f"{done}: a, b\n")
+    assert asked == [(verb, "a,b", {"despite_rollout": True})]
+    assert (ROOT / "playbooks" / f"{verb}.yml").is_file()
+
+
 def test_a_deploy_of_hosts_that_a_rollout_has_must_be_meant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,6 +152,10 @@ class Machine:
         self._run("systemctl", "enable", "--quiet", name)
         self._run("systemctl", "start", name)
 
+    def unit_disable(self, name: str) -> None:
+        """Start it at no boot any more; what runs goes on."""
+        self._run("systemctl", "disable", "--quiet", name)
+
     def unit_stop(self, name: str) -> None:
         """Stop a unit now; it stays enabled, so that a reboot brings back what it runs."""
         self._run("systemctl", "stop", name, check=False)

@@ -114,6 +114,23 @@ def abandon(machine: Machine, store: Store, wanted: Wanted, what: str) -> dict[s
     return {**result, "recovered": None, "died": None}
 
 
+def halt(machine: Machine, store: Store) -> bool:
+    """Stop what serves, also over a reboot; whether there was something to stop.
+
+    The release stays in place: :func:`serve` starts it again. The caller has the host's turn.
+    """
+    recover(machine, store)
+    found, unit = machine.inspect(NAME), machine.unit(NAME)
+    running = bool(found and found["State"]["Running"])
+    rests = (unit["ActiveState"] in {"inactive", "failed"}, unit["UnitFileState"] != "enabled")
+    if found is None or (not running and all(rests)):
+        return False
+    # First, so that a reboot in between does not undo it.
+    machine.unit_disable(NAME)
+    _down(machine)
+    return True
+
+
 def recover(machine: Machine, store: Store, trial: str = "") -> dict[str, Any] | None:
     """End a swap that a killed process has left.
 
