@@ -173,7 +173,8 @@ def ask(
         limit, check, become_password, extra_vars, tags: As for :func:`run_playbook`.
 
     Returns:
-        The task's results by host, and what Ansible said about hosts that have none.
+        The task's results by host, and what Ansible said about hosts that did not come to the
+        playbook's end.
 
     Raises:
         UsageError: The inventory does not exist.
@@ -190,7 +191,7 @@ def ask(
             failed[data["host"]] = str(data["res"].get("msg", "no reason given")).strip()
         return True
 
-    run_playbook(
+    result = run_playbook(
         name,
         inventory,
         limit=limit,
@@ -200,4 +201,6 @@ def ask(
         tags=tags,
         watch=watch,
     )
-    return found, failed
+    # A lost connection, for instance, may have come back.
+    ended = {*result.failed, *result.unreachable}
+    return found, {host: why for host, why in failed.items() if host in ended}

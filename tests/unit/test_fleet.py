@@ -15,7 +15,7 @@ from roost import fleet
 INVENTORY = Path(__file__).parents[2] / "inventory" / "lab"
 
 
-def run(status: str, events: list[dict[str, Any]] | None = None) -> Any:
+def run(status: str, events: list[dict[str, Any]] | None = None, **stats: Any) -> Any:
     """A stand-in for ansible-runner, which takes two signals' handlers as the real one does."""
 
     def runs(**options: Any) -> SimpleNamespace:
@@ -23,7 +23,7 @@ def run(status: str, events: list[dict[str, Any]] | None = None) -> Any:
             signal.signal(number, lambda *_: None)
         for event in events or []:
             options["event_handler"](event)
-        return SimpleNamespace(status=status, rc=0, stats={"processed": {"lab-01": 1}})
+        return SimpleNamespace(status=status, rc=0, stats={"processed": {"lab-01": 1}, **stats})
 
     return runs
 
@@ -52,3 +52,22 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch, terminal: bo
     monkeypatch.setattr(fleet.sys.stdout, "isatty", lambda: terminal)
     fleet.run_playbook("deploy", INVENTORY)
     assert seen.get("ANSIBLE_NOCOLOR") == (None if terminal else "1")
+
+
+def event(kind: str, host: str, task: str, **result: Any) -> dict[str, Any]:
+    return {"event": kind, "event_data": {"host": host, "task": task, "res": result}}
+
+
+def test_who_was_reached_again_has_not_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = [
+        event("runner_on_unreachable", "a", "Swap", msg="Broken pipe"),
+        event("runner_on_ok", "a", "Say", x=1),
+        event("runner_on_ok", "b", "Say", x=2),
+        event("runner_on_failed", "b", "Return", msg="no requests"),
+        event("runner_on_unreachable", "c", "Swap", msg="No route to host"),
+    ]
+    ended = run("failed", events, failures={"b": 1}, dark={"c": 1})
+    monkeypatch.setattr(ansible_runner, "run", ended)
+    found, failed = fleet.ask("deploy", "Say", INVENTORY)
+    assert found == {"a": {"x": 1}, "b": {"x": 2}}
+    assert failed == {"b": "no requests", "c": "No route to host"}
