@@ -48,6 +48,10 @@ _RELEASES = "/var/lib/roost/releases"
 _DEPLOYED = "Say what became of it"
 _PREFLIGHT = "Judge the host"
 _LEASED = "Have the host's lease"
+_DRAINED = "Send it no more requests, and wait for those that run"
+_RETURNED = "Have it served again"
+#: What is tried is not for clients; who goes back to what served gives the host back.
+_STAYS_OUT = {"llm_server_return": False}
 #: A variant is judged beside the others, not beside the one that happened to serve before it.
 _FLOORS = {"roost_speed_floor": 0, "roost_accept_length_floor": 0}
 
@@ -374,6 +378,9 @@ def on_host(experiment: Experiment) -> Iterator[None]:
     with interruptible(), _turn(experiment), _leased(experiment):
         held = _hold(experiment)
         try:
+            # What serves nothing has no requests to wait for.
+            if held is not None and _behind(experiment):
+                _play(experiment, "drain", _DRAINED)
             yield
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
@@ -499,7 +506,7 @@ def try_variant(experiment: Experiment, tried: Tried) -> Tried:
     if why := lost(experiment):
         raise RoostError(f"{experiment.host.name}: {tried.name} was not deployed", why=why)
     experiment.tell(f"{tried.name}: deploy")
-    _play(experiment, "deploy", {**variant.variables, **_FLOORS})
+    _play(experiment, "deploy", _DEPLOYED, {**variant.variables, **_FLOORS, **_STAYS_OUT})
     folder = _measure(experiment, variant)
     now_serves = serving(experiment.host)
     if now_serves != tried.release:
@@ -546,22 +553,29 @@ def _measure(experiment: Experiment, variant: Variant) -> Path:
 # --- the host -------------------------------------------------------------------------------------
 
 
-def _play(experiment: Experiment, playbook: str, extra_vars: Mapping[str, Any]) -> None:
-    """Run a playbook that ends in a release that serves.
+def _behind(experiment: Experiment) -> bool:
+    """Whether a gateway sends the host requests."""
+    return bool(experiment.host.variables.get("roost_gateway"))
+
+
+def _play(
+    experiment: Experiment, playbook: str, task: str, extra_vars: Mapping[str, Any] | None = None
+) -> None:
+    """Run a playbook that is done once a task of it is.
 
     Raises:
-        RoostError: It does not; with the playbook's own message.
+        RoostError: It is not; with the playbook's own message.
     """
     name = experiment.host.name
     found, failed = fleet.ask(
         playbook,
-        _DEPLOYED,
+        task,
         experiment.inventory,
         limit=name,
         become_password=experiment.become_password,
-        extra_vars={**extra_vars, "rollout_owner": experiment.owner},
+        extra_vars={**(extra_vars or {}), "rollout_owner": experiment.owner},
     )
-    if name not in found:
+    if name in failed or name not in found:
         raise RoostError(failed.get(name, f"{name}: {playbook} did not come to its end"))
 
 
@@ -612,16 +626,18 @@ def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
     Raises:
         RoostError: It does not; it stays held, and the message says how to try again.
     """
-    if held is None:
-        return
     host = experiment.host
+    if held is None:
+        if _behind(experiment) and serving(host) is not None:
+            _play(experiment, "return", _RETURNED)
+        return
     try:
         if why := lost(experiment):
             experiment.tell(f"is left as it is, not brought back to {held}: {why}")
         else:
             experiment.tell(f"going back to {held}")
             # The host forgets with it that anything was held.
-            _play(experiment, "rollback", {"rollback_to": held})
+            _play(experiment, "rollback", _DEPLOYED, {"rollback_to": held})
             experiment.tell(f"{held} serves again")
     except (RoostError, KeyboardInterrupt) as error:
         raise RoostError(

@@ -336,6 +336,34 @@ def test_a_folder_of_runs_that_is_closed_is_said_to_be(
     assert "cannot be opened\n  why: Permission denied" in refused
 
 
+def test_clients_do_not_get_what_is_only_tried(host: Trials) -> None:
+    host.write(roost_gateway="gate")
+    before = host.links["current"]
+    assert compare(host).exit_code == 0
+    assert host.calls[3:5] == ["drain", "deploy dflash"]
+    assert host.calls[-2:] == [f"rollback {before}", "notebook compare"]
+    assert host.measured_drained == [True, True, True]
+    assert not host.drained
+
+
+def test_a_host_that_is_not_drained_is_not_measured(host: Trials) -> None:
+    host.write(roost_gateway="gate")
+    before = host.links["current"]
+    host.failing = {"drain": "host-01: it was not drained, and nothing was changed"}
+    assert "it was not drained" in str(compare(host).exception)
+    assert host.calls[3:] == ["drain", f"rollback {before}"]
+    assert host.links == {"current": before}
+
+
+def test_what_stays_on_a_fresh_host_gets_requests(host: Trials) -> None:
+    host.write(roost_gateway="gate")
+    host.links.clear()
+    host.drained = True
+    assert compare(host).exit_code == 0
+    assert host.calls[-2:] == ["return", "notebook compare"]
+    assert not host.drained
+
+
 def test_on_a_fresh_host_the_last_one_stays(host: Trials) -> None:
     host.links.clear()
     done = compare(host)

@@ -53,6 +53,10 @@ class Trials:
     #: What the planner says of settings.
     refuses: Callable[[Mapping[str, Any]], str | None] = lambda _: None
     reachable: bool = True
+    #: Whether its gateway sends it no requests.
+    drained: bool = False
+    #: Whether it was while something was measured.
+    measured_drained: list[bool] = field(default_factory=list)
     #: The lease of what the host takes part in, as the probe sees it.
     rollout: dict[str, str] | None = None
     #: The deploy, or the like, that finds that a rollout has taken the host.
@@ -120,6 +124,13 @@ class Trials:
         self.live()
         if playbook == "lease":
             return self.lease(variables["lease_of"][HOST], variables["lease_state"])
+        if playbook in {"drain", "return"}:
+            self.calls.append(playbook)
+            self.live(playbook)
+            if why := self.failing.get(playbook):
+                return {}, {HOST: str(why)}
+            self.drained = playbook == "drain"
+            return {HOST: {}}, {}
         tags = f" {options['tags']}" if options.get("tags") else ""
         about = variables.get("rollback_to") or self.name(variables)
         call = f"{playbook}{tags} {about}"
@@ -136,11 +147,17 @@ class Trials:
             raise wrong
         if wrong:
             return {}, {HOST: wrong}
+        if not tags and variables.get("llm_server_return", True):
+            self.drained = False
         if "rollback_to" in variables:
             self.deployed(variables["rollback_to"])
         elif not tags:
             self.links["current"] = self.release(
-                {key: value for key, value in variables.items() if not key.endswith("_floor")}
+                {
+                    key: value
+                    for key, value in variables.items()
+                    if not key.endswith("_floor") and key.startswith("roost_")
+                }
             )
         return {HOST: {}}, {}
 
@@ -172,6 +189,7 @@ class Trials:
         if isinstance(wrong, BaseException):
             raise wrong
         self.live(f"{name} {about}")
+        self.measured_drained.append(self.drained)
         if self.intruder:
             self.deployed(self.intruder)
         folder = runs.new_folder(options["runs_dir"], HOST, "r", dt.datetime.now(dt.UTC))
