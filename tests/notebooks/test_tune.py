@@ -29,6 +29,7 @@ from roost.lab.fixtures import SharedLab
 pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(1800)]
 
 HELD = "/var/lib/roost/releases/held"
+LEASE = "/var/lib/roost/releases/rollout.json"
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +218,62 @@ def test_a_search_is_interrupted_and_goes_on(
     # As it is, for the very deploy that it is meant for.
     play = deploy(standin.where, "--check", "--tags", "preflight", "-e", f"@{snippet}")
     assert play.code == 0, play.output
+
+
+def test_a_search_that_was_killed_goes_on_or_ends_with_the_next_deploy(
+    standin: Deployed, begin: Begin, tmp_path: Path, prompts: Path
+) -> None:
+    before = release(standin)
+    options = ["--suite", "smoke", "--prompts", prompts, "--vary", "max_num_seqs=4"]
+    killed(begin, options)
+    assert release(standin) != before
+    assert ask(standin, "readlink", HELD).strip() == before
+    # Whoever would take what is tried for what serves is told.
+    rollout = roost("rollout", "-i", standin.where, "--runs", tmp_path / "runs", "--brief")
+    assert rollout.returncode == 1
+    assert "left to somebody else, and nothing was changed" in rollout.stderr
+    assert f"tries deployments (tune) of {standin.where}" in rollout.stderr
+    status = roost("status", "-i", standin.where).stdout
+    assert f"is run again, goes back to {before}" in status
+    by_hand = deploy(standin.where)
+    assert by_hand.code != 0
+    assert "which ends the experiment" in by_hand.refusal(standin.host)
+
+    command = begin("tune", *options)
+    assert command.end() == 0, command.said
+    assert f"it will go back to {before}" in command.said
+    assert release(standin) == before
+    assert not ask(standin, "readlink", HELD)
+    assert standin.host.exec(["test", "-e", LEASE]).returncode == 1
+
+    killed(begin, [*options, "--anew"])
+    tried = release(standin)
+    settings = yaml.safe_load((standin.where / "hosts.yml").read_text())["all"]["vars"]
+    chosen = {**settings["roost_settings"], "max_num_seqs": 4}
+    play = deploy(standin.where, roost_settings=chosen, despite_rollout=True)
+    assert play.code == 0, play.output
+    # Though it is the very release that was tried: it is meant now.
+    assert release(standin) == tried
+    assert not ask(standin, "readlink", HELD)
+    command = begin("tune", *options)
+    assert command.end() == 0, command.said
+    assert release(standin) == tried
+    play = deploy(standin.where)
+    assert play.code == 0, play.output
+    assert release(standin) == before
+
+
+def killed(begin: Begin, options: list[str | Path]) -> None:
+    """A search by kill -9, while it measures a point that is not what served."""
+    command = begin("tune", *options)
+    command.says(r"sequences 4: \[")
+    cut_off(command.child)
+    command.end()
+
+
+def roost(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("roost")
+    return subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def test_ctrl_c_in_a_deploy_brings_the_host_back(

@@ -17,8 +17,10 @@ import pytest
 from tests.playbooks.faults import BACK, BY_ITSELF, fault
 from tests.playbooks.playbook import Play, Running
 from tests.playbooks.standins import RELEASES, TRIAL, Site, ask, until
+from tests.playbooks.unasked import unasked
 
-from roost import fleet
+from roost import fleet, releases
+from roost.lab.fixtures import SharedLab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
@@ -136,6 +138,33 @@ def test_a_reboot_in_the_middle(site: Site) -> None:
 
 @fault("host", "reboots while a release serves", "the same release, started at boot")
 def test_a_reboot_brings_the_engine_back(site: Site) -> None:
+    site.host.stop()
+    site.host.start()
+    site.host.wait()
+    until(lambda: "Paris" in ask(site.host))
+
+
+def test_a_stopped_engine_stays_so_over_a_reboot_and_is_started_again(
+    site: Site, lab: SharedLab
+) -> None:
+    with site.unchanged() as before:
+        play = site.begin(playbook="playbooks/stop.yml").end()
+        assert (play.code, play.changed) == (0, {site.host.name: 1}), play.output
+        assert not ask(site.host)
+        again = site.begin(playbook="playbooks/stop.yml").end()
+        assert (again.code, again.changed) == (0, {site.host.name: 0}), again.output
+        site.host.stop()
+        site.host.start()
+        site.host.wait()
+        until(lambda: "active" in site.sh("systemctl is-active docker || true"))
+        assert site.sh("docker ps --quiet") == ""
+        found, _ = fleet.ask("status", "Read the releases", site.inventory)
+        facts = found[site.host.name]
+        assert facts["current"] == before
+        assert releases.status(facts)[0].startswith(f"{before}: was stopped, and stays so")
+        with unasked(lab.lab) as calls:
+            assert fleet.run_playbook("start", site.inventory).ok
+        assert calls == []
     site.host.stop()
     site.host.start()
     site.host.wait()
