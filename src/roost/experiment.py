@@ -611,6 +611,15 @@ def _hold(experiment: Experiment) -> str | None:
         return None
     with ssh.connect(host) as remote:
         done = ssh.run_privileged(remote, ["ln", "-sfn", current, f"{_RELEASES}/held"])
+        moved = _pointed(remote, "current") != current
+        if moved:
+            # A deploy that was at work before the host had a lease, and has ended nothing.
+            ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
+    if moved:
+        raise RoostError(
+            f"{host.name}: somebody else has just deployed there; nothing was changed",
+            fix="run it again when nobody else works on this host",
+        )
     if done.rc != 0:
         raise RoostError(
             f"{host.name}: {current} cannot be held; nothing was changed",

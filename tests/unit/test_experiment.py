@@ -144,6 +144,22 @@ def test_a_host_of_another_experiment_is_left_alone(host: Trials) -> None:
     assert (host.links, host.rollout) == (before, owner)
 
 
+def test_a_deploy_that_was_at_work_before_is_not_undone(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = host.run
+
+    def passes(argv: Any) -> Any:
+        if argv[0] == "ln":
+            host.deployed("theirs-0123")
+        return run(argv)
+
+    monkeypatch.setattr(host, "run", passes)
+    assert "somebody else has just deployed there" in str(compare(host).exception)
+    assert host.links == {"current": "theirs-0123"}
+    assert host.rollout is None
+
+
 def test_the_host_is_free_again_where_nothing_could_be_held(
     host: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
