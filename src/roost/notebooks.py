@@ -81,6 +81,8 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
     """
     path = find(name)
     given = {**parameters, "run_dir": str(run_dir)}
+    # A search that is gone on with may have one from the last time.
+    before = _written(run_dir / runs.RESULT)
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
     papermill_engine.check_parameters(path.name, notebook, given)
     try:
@@ -94,7 +96,7 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
             )
     except papermill_engine.NotebookFailed as error:
         # A failed check has a result, which says more than the exception does.
-        if (run_dir / runs.RESULT).is_file():
+        if _written(run_dir / runs.RESULT) != before:
             return runs.read(run_dir)
         if isinstance(error, papermill_engine.NotebookRefused) and _discarded(run_dir):
             raise RoostError(error.what) from None
@@ -119,6 +121,14 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
             fix=f"the notebook as far as it ran: {run_dir / runs.EXECUTED}",
         ) from None
     return runs.read(run_dir)
+
+
+def _written(path: Path) -> tuple[int, int] | None:
+    """What tells a file from the one that took its place; none: it is not there."""
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _discarded(run_dir: Path) -> bool:

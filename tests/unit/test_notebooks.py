@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
+from tests.unit.test_measure_compare import result
 
 from roost import notebooks, notebooks_cli, papermill_engine, runs
 from roost.deployment import from_variables
@@ -136,6 +137,10 @@ def test_a_notebook_that_breaks_says_why_and_where(
     with monkeypatch.context() as patch:
         patch.setattr(notebooks, "find", lambda _: tmp_path / "verify.ipynb")
         with pytest.raises(RoostError, match="ZeroDivisionError: division by zero") as caught:
+            notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
+        # That of an earlier time is not how it ended now.
+        (tmp_path / "run" / "result.json").write_text(result().model_dump_json())
+        with pytest.raises(RoostError, match="ZeroDivisionError"):
             notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
     with pytest.raises(UsageError, match="no notebook 'verfy'"):
