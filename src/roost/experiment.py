@@ -117,6 +117,7 @@ class Experiment:
     Attributes:
         unended: Whether the host still serves what an experiment that was killed has tried.
         lost: Why the host is this experiment's no more, once that was seen.
+        made: Whether its folder is new.
     """
 
     inventory: Path
@@ -131,6 +132,7 @@ class Experiment:
     say: Callable[[str], None] = print
     unended: bool = False
     lost: str = ""
+    made: bool = False
 
     @property
     def owner(self) -> str:
@@ -234,6 +236,7 @@ def begin(
             why="\n".join(refused),
             fix="see `roost plan`, or leave it out",
         )
+    made = folder is None
     if folder is None:
         folder = runs.new_folder(runs_dir.absolute(), f"{host}-{kind}", resolved.recipe)
     found = Experiment(
@@ -248,6 +251,7 @@ def begin(
         become_password=become_password,
         say=say,
         unended=unended,
+        made=made,
     )
     found.save()
     return found
@@ -333,6 +337,19 @@ def resolve(host: Host, variant: Variant) -> Deployment:
     """
     variables = {**host.variables, **variant.variables}
     return deployment.from_variables(host.name, variables, repository_root())
+
+
+@contextmanager
+def or_nothing(experiment: Experiment) -> Iterator[None]:
+    """One that is refused before anything was tried leaves no folder behind."""
+    try:
+        yield
+    except RefusedError:
+        if experiment.made and not experiment.measured:
+            with suppress(OSError):
+                (experiment.folder / FILE).unlink()
+                experiment.folder.rmdir()
+        raise
 
 
 def preflight(experiment: Experiment) -> None:

@@ -54,11 +54,12 @@ def compare_choices(
     for one in begun.measured:
         begun.tell(f"{one.name}: measured before, {one.run}")
     if begun.unended or any(one.open for one in begun.notes.tried):
-        experiment.preflight(begun)
-        with experiment.on_host(begun):
-            for one in begun.notes.tried:
-                if one.open:
-                    experiment.try_variant(begun, one)
+        with experiment.or_nothing(begun):
+            experiment.preflight(begun)
+            with experiment.on_host(begun):
+                for one in begun.notes.tried:
+                    if one.open:
+                        experiment.try_variant(begun, one)
     given = {
         "runs": [one.run for one in begun.notes.tried],
         "choose": True,

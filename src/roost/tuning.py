@@ -121,6 +121,10 @@ class Search:
             return
         tried = self.experiment.notes.tried
         allowed = [one.name for one in tried if one.refusal is None]
+        with experiment.or_nothing(self.experiment):
+            self._try(allowed)
+
+    def _try(self, allowed: Sequence[str]) -> None:
         if PRESENT not in allowed or len(allowed) < 2:
             raise RefusedError(
                 f"{self.experiment.host.name}: nothing to tune; nothing was changed",

@@ -215,6 +215,8 @@ def test_nothing_is_touched_where_one_of_them_cannot_run(host: Trials, refused: 
         done = compare(host)
         assert "ngram: host-01 cannot run it: no room on the disk" in str(done.exception)
         assert [call for call in host.calls if "preflight" not in call] == []
+        # It would be listed as one that was killed.
+        assert list(host.runs.iterdir()) == []
     assert isinstance(done.exception, RefusedError)
     assert "nothing was changed" in str(done.exception)
     assert set(host.links) == {"current"}

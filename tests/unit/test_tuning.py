@@ -114,6 +114,7 @@ def test_where_the_planner_leaves_nothing_to_compare_nothing_is_tried(
     assert isinstance(done.exception, RefusedError)
     assert "nothing to tune; nothing was changed" in str(done.exception)
     assert host.calls == []
+    assert list(host.runs.iterdir()) == []
 
 
 def newest(host: Trials) -> Path:
