@@ -382,6 +382,16 @@ def test_what_stays_on_a_fresh_host_gets_requests(host: Trials) -> None:
     assert not host.drained
 
 
+def test_what_is_waited_for_in_playbooks_is_there() -> None:
+    roles = Path(__file__).parents[2] / "roles"
+    for file, task in {
+        "llm_server/tasks/transaction.yml": experiment._DEPLOYED,
+        "gateway/tasks/drain.yml": experiment._DRAINED,
+        "gateway/tasks/return.yml": experiment._RETURNED,
+    }.items():
+        assert f"- name: {task}\n" in (roles / file).read_text()
+
+
 def test_on_a_fresh_host_the_last_one_stays(host: Trials) -> None:
     host.links.clear()
     done = compare(host)
