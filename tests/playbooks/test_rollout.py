@@ -96,6 +96,22 @@ def test_another_controller_is_refused_and_can_take_over(fleet: Fleet) -> None:
         assert lease.returncode == 1
 
 
+def test_what_an_experiment_tries_gets_no_clients_requests(fleet: Fleet) -> None:
+    before, name = fleet.serving(), fleet.hosts[0].name
+    words = ["compare", "--deploy", "dflash,none", "-i", str(fleet.inventory), "--host", name]
+    words += ["--suite", "smoke", "--runs", str(fleet.runs)]
+    command = [sys.executable, "-m", "roost.cli", *words]
+    with fleet.load(requests=150, rate=1) as (load, _):
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    # A benchmark that others' requests came into would not be believed.
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert load.wrong == []
+    assert fleet.serving() == before
+    # It has its requests again: there is nothing to be given back.
+    play = Running(fleet.inventory, "--limit", name, playbook="playbooks/return.yml").end()
+    assert (play.code, play.changed) == (0, {name: 0}), play.output
+
+
 def begin_and_kill(fleet: Fleet) -> None:
     """The controller goes down while the canary judges the new release."""
     options = ["--suite", "smoke", "--brief", "--runs", str(fleet.runs)]
