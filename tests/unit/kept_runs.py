@@ -126,7 +126,8 @@ def keep(
         figures = {}
         for cell in measured.cells:
             found = points.metric("output_throughput").estimate(cell)
-            assert found
+            if found is None:
+                continue
             figures[f"{cell.id}.output_throughput"] = Figure(
                 title=f"Throughput of all users, {cell.category}",
                 value=found.value,

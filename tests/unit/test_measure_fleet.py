@@ -223,7 +223,9 @@ def test_too_few_hosts_are_shown_and_not_judged(site: Path) -> None:
         measure(site, host, speed=speed)
     begun, checks = look(site)
     outliers = checks["outliers spec-bench"]
-    assert outliers.ok
+    # Nothing is shown of four hosts, least of all that none of them is slow.
+    assert outliers.verdict == "not seen"
+    assert outliers.observed.startswith("furthest behind: spark-04 t")
     assert outliers.why == "4 of the 5 hosts that an outlier needs; no verdict"
     assert {one.verdict for one in fleet.standings(begun)} == {"too few hosts"}
 
@@ -285,6 +287,69 @@ def test_another_command_is_another_thing(site: Path) -> None:
     check = look(site)[1]["same command"]
     assert not check.ok
     assert check.observed == ("4: spark-01, spark-03, spark-04, spark-05, spark-06; 8: spark-02")
+
+
+def test_a_host_that_is_throttled_all_the_time_is_not_passed_over(site: Path) -> None:
+    """None of its repetitions counts, so it has no figures and stands beside nobody."""
+    for host in HOSTS:
+        measure(site, host)
+    slow = benchmark(7, categories=3)
+    mark = "the GPU was slowed down (sw thermal slowdown, 97 °C)"
+    cells = [
+        cell.model_copy(
+            update={
+                "repetitions": [
+                    one.model_copy(update={"marks": [mark]}) for one in cell.repetitions
+                ]
+            }
+        )
+        for cell in slow.cells
+    ]
+    keep(
+        site / "runs", "01-spark-03", slow.model_copy(update={"cells": cells}), ok=False,
+        host="spark-03", hardware="cpu", started=NOW + dt.timedelta(days=1),
+        checks=[Check(id="coding-c1", ok=False, expected="3 that count", why=mark)],
+    )  # fmt: skip
+    _, checks = look(site)
+    assert checks["outliers spec-bench"].observed == "none among 5 hosts"
+    assert not checks["runs spark-03"].ok
+    assert checks["runs spark-03"].why == f"did not hold: spec-bench coding-c1 ({mark})"
+    measure(site, "spark-03", 2)
+    assert look(site)[1]["runs spark-03"].ok
+
+
+def test_a_benchmark_from_before_a_deploy_is_told(site: Path) -> None:
+    """The newest run of each host has the same command; what is compared has not."""
+    command = ["vllm", "serve", "/model", "--max-num-seqs"]
+    for host in HOSTS:
+        old = host == "spark-02"
+        measure(site, host, speed=80.0 if old else 100.0, command=[*command, "8" if old else "4"])
+    keep(site / "runs", "v", notebook="verify", host="spark-02", hardware="cpu",
+         started=NOW + dt.timedelta(days=1), command=[*command, "4"])  # fmt: skip
+    checks = look(site)[1]
+    assert checks["same command"].ok
+    assert not checks["outliers spec-bench"].ok
+    assert checks["outliers spec-bench"].why == "measured with another command: spark-02"
+
+
+def test_what_a_host_was_in_a_class_that_it_left_is_not_judged(site: Path) -> None:
+    for host in HOSTS:
+        slow = host == "spark-02"
+        measure(site, host, speed=50.0 if slow else 100.0)
+    measure(site, "spark-02", 1, speculation="none")
+    checks = look(site)[1]
+    assert [key for key, one in checks.items() if not one.ok] == []
+    assert checks[f"outliers spec-bench ({CLASS})"].observed == "none among 5 hosts"
+
+
+def test_who_was_asked_otherwise_is_named(site: Path) -> None:
+    """One host measured with a newer suite, and the rest of the class is beside nobody."""
+    for host in HOSTS:
+        measure(site, host, question="spec-bench-old")
+    measure(site, "spark-01", 1, question="spec-bench-new")
+    outliers = look(site)[1]["outliers spec-bench"]
+    assert outliers.verdict == "not seen"
+    assert "left out, asked otherwise than the newest run: spark-02, spark-03" in outliers.why
 
 
 def test_runs_that_share_no_point_have_no_trend(site: Path) -> None:

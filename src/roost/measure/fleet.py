@@ -18,7 +18,8 @@ import datetime as dt
 import math
 import shlex
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -348,23 +349,28 @@ def standings(fleet: Fleet) -> list[Standing]:
 
 
 def benchmarked(fleet: Fleet) -> dict[tuple[str, Class, str], list[Measured]]:
-    """Benchmarks by host, class and suite, the newest last.
+    """Benchmarks by host, class and suite, the newest last, of what each host serves now.
 
     Of a suite that was asked with other prompts, or has changed, only what asked as the class's
-    newest did: the rest is no measure of it.
+    newest did: the rest is no measure of it. Nor is what a host was in a class it has left.
     """
     asked: dict[tuple[Class, str], Benchmark] = {}
-    for one in fleet.measured:
-        if (benchmark := one.kept.benchmark) is not None:
-            asked[one.belongs, benchmark.suite] = benchmark
+    for one, benchmark in _benchmarks(fleet):
+        asked[one.belongs, benchmark.suite] = benchmark
     found: dict[tuple[str, Class, str], list[Measured]] = {}
-    for one in fleet.measured:
-        if (benchmark := one.kept.benchmark) is not None:
-            newest = asked[one.belongs, benchmark.suite]
-            if benchmark.asks_as(newest):
-                key = (one.result.host, one.belongs, benchmark.suite)
-                found.setdefault(key, []).append(one)
+    for one, benchmark in _benchmarks(fleet):
+        if benchmark.asks_as(asked[one.belongs, benchmark.suite]):
+            key = (one.result.host, one.belongs, benchmark.suite)
+            found.setdefault(key, []).append(one)
     return found
+
+
+def _benchmarks(fleet: Fleet) -> Iterator[tuple[Measured, Benchmark]]:
+    """Every benchmark of a host in the class that its newest run is of, the newest last."""
+    now = {one.result.host: one.belongs for one in fleet.measured}
+    for one in fleet.measured:
+        if one.kept.benchmark is not None and one.belongs == now[one.result.host]:
+            yield one, one.kept.benchmark
 
 
 def values(run: Kept, metric: str) -> dict[str, float]:
@@ -529,16 +535,15 @@ def _kept(fleet: Fleet) -> list[Check]:
         )
     ]
     for name in fleet.inventory.hosts:
-        verified = fleet.of(name, "verify")
-        failed = verified[-1].result.checks if verified and not verified[-1].result.ok else []
-        why = "; ".join(one.id for one in failed if not one.ok)
+        kept, verified, failed = fleet.of(name), fleet.of(name, "verify"), _failed(fleet, name)
+        why = f"did not hold: {'; '.join(failed)}" if failed else ""
         checks.append(
             Check(
                 id=f"runs {name}",
-                ok=bool(fleet.of(name)) and not failed,
-                expected="kept runs, and no failed verification since",
-                observed=f"{len(fleet.of(name))} kept; verified: {_newest(verified)}",
-                why=f"did not hold: {why}" if why else "" if fleet.of(name) else "never measured",
+                ok=bool(kept) and not failed,
+                expected="kept runs, of which the newest verification and benchmarks hold",
+                observed=f"{len(kept)} kept; verified: {_newest(verified)}",
+                why=why or ("" if kept else "never measured"),
             )
         )
     for name, facts in fleet.live.items():
@@ -555,29 +560,88 @@ def _kept(fleet: Fleet) -> list[Check]:
     return checks
 
 
+def _failed(fleet: Fleet, host: str) -> list[str]:
+    """What did not hold in a host's newest verification, and in its newest benchmark of each suite.
+
+    A benchmark whose repetitions were all left out, of a host that is throttled all the time, has
+    no figures: nothing else would show that host.
+    """
+    newest = {}
+    for one in fleet.of(host, "verify"):
+        newest[""] = one
+    for one in fleet.of(host, "benchmark"):
+        if one.belongs == fleet.of(host)[-1].belongs:
+            newest[one.kept.benchmark.suite if one.kept.benchmark else "benchmark"] = one
+    return [
+        f"{suite} {check.id} ({check.why})" if suite else check.id
+        for suite, one in newest.items()
+        if not one.result.ok
+        for check in one.result.checks
+        if not check.ok
+    ]
+
+
 def _outliers(fleet: Fleet, standing: Sequence[Standing]) -> list[Check]:
+    hosts: dict[tuple[Class, str], dict[str, Measured]] = {}
+    for (host, belongs, suite), runs_of in benchmarked(fleet).items():
+        hosts.setdefault((belongs, suite), {})[host] = runs_of[-1]
     checks = []
-    for belongs, suite in dict.fromkeys((one.belongs, one.suite) for one in standing):
+    for (belongs, suite), compared in hosts.items():
+        everyone = {
+            one.result.host
+            for one, asked in _benchmarks(fleet)
+            if (one.belongs, asked.suite) == (belongs, suite)
+        }
+        if len(everyone) < 2:
+            continue
         here = [one for one in standing if (one.belongs, one.suite) == (belongs, suite)]
         worse = [one for one in here if one.verdict == "worse"]
         better = [one for one in here if one.verdict == "better"]
-        hosts = max(one.hosts for one in here)
-        why = ""
-        if hosts < FEWEST_HOSTS:
-            why = f"{hosts} of the {FEWEST_HOSTS} hosts that an outlier needs; no verdict"
-        elif better:
-            why = f"better than the class: {_said(better)}"
+        most = max((one.hosts for one in here), default=0)
+        few = most < FEWEST_HOSTS
+        remarks = []
+        if few:
+            remarks.append(f"{most} of the {FEWEST_HOSTS} hosts that an outlier needs; no verdict")
+        if better:
+            remarks.append(f"better than the class: {_said(better)}")
+        if left := sorted(everyone - compared.keys()):
+            remarks.append(f"left out, asked otherwise than the newest run: {', '.join(left)}")
+        remarks += _apart(compared)
+        observed = _said(worse) if worse else f"none among {most} hosts"
+        if few:
+            observed = f"furthest behind: {_said([max(here, key=_behind)])}" if here else ""
         checks.append(
             Check(
                 id=f"outliers {suite}{fleet.named(belongs)}",
-                ok=not worse,
+                verdict="fail" if worse else "not seen" if few else "pass",
                 expected=f"no host worse than its class by more than {fleet.tolerance:.0%} and "
                 "beyond the spread",
-                observed=_said(worse) if worse else f"none among {hosts} hosts",
-                why=why,
+                observed=observed,
+                why="; ".join(remarks),
             )
         )
     return checks
+
+
+def _behind(one: Standing) -> float:
+    """How far a host is on the worse side of its class's median."""
+    log = math.log(one.ratio)
+    return -log if one.metric.better == "higher" else log
+
+
+def _apart(compared: Mapping[str, Measured]) -> list[str]:
+    """In what some of the runs compared differ from most, by host.
+
+    Not what the hosts are now: a benchmark may be older than a deploy.
+    """
+    found = []
+    for key in (*_PINNED, "driver", "kernel"):
+        values = {host: one.facts()[key] for host, one in compared.items() if key in one.facts()}
+        if len(set(values.values())) > 1:
+            ((usual, _),) = Counter(values.values()).most_common(1)
+            others = sorted(host for host, value in values.items() if value != usual)
+            found.append(f"measured with another {key}: {', '.join(others)}")
+    return found
 
 
 def _said(found: Sequence[Standing]) -> str:
