@@ -115,10 +115,41 @@ def test_the_fastest_is_recommended_for_each_kind_and_each_number_of_users() -> 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_difference_within_noise_or_tolerance_is_no_recommendation(seed: int) -> None:
-    found = recommended({"dflash": [cell(seed, 102, 2.0)], "none": [cell(99 + seed, 100, None)]})
+    found = recommended(
+        {
+            "dflash": [cell(seed, 102, 2.0, noise=0.003)],
+            "none": [cell(99 + seed, 100, None, noise=0.003)],
+        }
+    )
     assert found["code-c1"].choice is None
     assert set(found["code-c1"].best) == {"dflash", "none"}
     assert str(found["code-c1"]).startswith("no difference between ")
+
+
+def test_what_noise_hides_is_not_said_to_be_alike() -> None:
+    runs = {
+        "dflash": [cell(1, 130, 2.0, noise=0.15)],
+        "none": [cell(2, 100, None, noise=0.15)],
+    }
+    (one,) = recommended(runs).values()
+    assert one.choice is None
+    assert str(one).startswith("lost in noise: dflash and none (1.")
+    (check,) = [
+        check
+        for check in choices.evidence(comparison(runs)).checks
+        if check.id == "recommend code-c1"
+    ]
+    assert check.verdict == "not seen"
+
+
+def test_points_that_one_of_them_left_out_are_not_taken_for_others() -> None:
+    """A shorter context leaves out the long prompts, which are slow."""
+    present = [cell(1, 100, None, kind="8K"), cell(1, 20, None, kind="131K")]
+    shorter = [cell(2, 100, None, kind="8K")]
+    ratio = choices.speed_ratio(present, shorter)
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1, abs=0.05)
+    assert choices.speed_ratio(present[1:], shorter) is None
 
 
 def test_two_that_are_alike_are_named_together_and_the_beaten_one_is_not() -> None:

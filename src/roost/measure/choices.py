@@ -32,12 +32,14 @@ class Recommendation:
         best: The choices that no other one beats, the fastest first; one: it is recommended.
         ratios: Speed of the fastest over that of each other choice.
         why: What the counters say of it.
+        alike: Whether those of ``best`` are known to be alike, and not only lost in noise.
     """
 
     point: str
     best: tuple[str, ...]
     ratios: Mapping[str, Estimate]
     why: str
+    alike: bool = True
 
     @property
     def choice(self) -> str | None:
@@ -47,7 +49,9 @@ class Recommendation:
     def __str__(self) -> str:
         said = [f"{times(ratio)} {name}" for name, ratio in self.ratios.items()]
         if self.choice is None:
-            return f"no difference between {' and '.join(self.best)} ({'; '.join(said)})"
+            named = " and ".join(self.best)
+            alike = f"no difference between {named}" if self.alike else f"lost in noise: {named}"
+            return f"{alike} ({'; '.join(said)})"
         return f"{self.choice}: {'; '.join(said)}"
 
 
@@ -84,19 +88,29 @@ def recommend(
         if len(kinds) > 1:
             point = f"{ALL}-c{group[0][0].concurrency}"
             why = "by kind: " + ", ".join(
-                f"{one.point} {one.choice or 'no difference'}" for one in kinds
+                f"{one.point} {one.choice or _undecided(one)}" for one in kinds
             )
             found.append(_recommend(point, by_choice, tolerance, why))
     return found
 
 
+def _undecided(one: Recommendation) -> str:
+    return "no difference" if one.alike else "lost in noise"
+
+
 def speed_ratio(baseline: Sequence[CellPoints], other: Sequence[CellPoints]) -> Estimate | None:
-    """Throughput of one choice over another's, the mean over the same cells; none: not measured."""
+    """Throughput of one choice over another's, the mean over the cells of both; none: there is
+    none, or one of them was not measured.
+
+    A setting may leave out cells: prompts that are longer than its context.
+    """
+    theirs = {cell.id: cell for cell in other}
     pairs = [
-        (SPEED.by_repetition(a), SPEED.by_repetition(b))
-        for a, b in zip(baseline, other, strict=True)
+        (SPEED.by_repetition(cell), SPEED.by_repetition(theirs[cell.id]))
+        for cell in baseline
+        if cell.id in theirs
     ]
-    return statistics.mean_ratio(pairs) if all(a and b for a, b in pairs) else None
+    return statistics.mean_ratio(pairs) if pairs and all(a and b for a, b in pairs) else None
 
 
 def unbeaten(
@@ -128,7 +142,8 @@ def _recommend(
     ratios = next(iter(best.values()))
     if all(ratio.low is None for ratio in ratios.values()):
         why = "too few repetitions to know the noise"
-    return Recommendation(point, tuple(best), ratios, why)
+    judged = {compare.judge(ratios[name], SPEED, tolerance) for name in best if name in ratios}
+    return Recommendation(point, tuple(best), ratios, why, alike="unclear" not in judged)
 
 
 # --- the counters ---------------------------------------------------------------------------------
@@ -234,7 +249,7 @@ def evidence(comparison: Comparison, *, published: bool = False) -> Evidence:
         made.checks.append(
             Check(
                 id=f"recommend {one.point}",
-                ok=True,
+                verdict="pass" if one.choice or one.alike else "not seen",
                 expected=f"the fastest, by more than {tolerance:.0%} and beyond noise",
                 observed=str(one),
                 why=one.why,
@@ -245,10 +260,11 @@ def evidence(comparison: Comparison, *, published: bool = False) -> Evidence:
                 title=f"Throughput of all users, {one.point}: {one.best[0]} / {other}",
                 value=ratio.value,
                 unit="times",
-                source="recommended" if one.choice else "no difference",
+                source="recommended" if one.choice else _undecided(one),
                 low=ratio.low,
                 high=ratio.high,
             )
+    made.checks += compare.unshared(compared, "recommend")
     flat = {name: [cell for group in groups for cell in group] for name, groups in cells.items()}
     made.checks += counters(flat, tolerance)
     if published:

@@ -2,6 +2,8 @@
 
 A figure is called worse or better only if the gap is larger than the tolerance *and* the interval
 of the ratio excludes 1: a large gap may be noise, and a gap beyond noise may be too small to care.
+There is no difference only where the whole interval lies within the tolerance; what may as well be
+a large gap is unclear.
 Of many points one or another would lie outside its interval by chance; so a metric's intervals are
 wide enough to hold at 95 % all together (Bonferroni), and what moved at all points alike is found
 by the ratio over all of them.
@@ -12,16 +14,19 @@ the next.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+import shlex
+import statistics as plain
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from roost import runs
 from roost.errors import RoostError, UsageError
-from roost.measure import points, statistics
-from roost.measure.checks import Check, Evidence, Figure
-from roost.measure.points import Benchmark, Metric
+from roost.measure import points, statistics, throttling
+from roost.measure.checks import Check, Evidence, Figure, unseen
+from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
 from roost.root import repository_root
 from roost.runs import Result
@@ -39,15 +44,31 @@ Verdict = Literal["worse", "better", "no difference", "within tolerance", "uncle
 
 @dataclass(frozen=True)
 class Compared:
-    """One run in a comparison."""
+    """One run in a comparison.
+
+    Attributes:
+        facts: Versions and digests that it was made with, as far as they are known.
+    """
 
     folder: Path
     result: Result
     benchmark: Benchmark
+    facts: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @property
+    def clock(self) -> float | None:
+        """Median GPU clock of the repetitions that count, MHz."""
+        clocks = [
+            one.clock
+            for cell in self.benchmark.cells
+            for one in cell.clean
+            if one.clock is not None
+        ]
+        return plain.median(clocks) if clocks else None
 
 
 @dataclass(frozen=True)
@@ -132,11 +153,18 @@ def start(
     """
     share = runs.fraction("tolerance", tolerance)
     runs.switch("published", published)
-    runs.switch("choose", choose)
+    of_one_host = runs.switch("choose", choose)
     names = given if isinstance(given, list | tuple) else runs.text("runs", given).split(",")
     home = repository_root() / runs.text("runs_dir", runs_dir)
     compared = load([_find(runs.text("runs", name).strip(), home) for name in names])
     first = compared[0].result
+    hosts = list(dict.fromkeys(run.result.host for run in compared))
+    if of_one_host and len(hosts) > 1:
+        raise UsageError(
+            f"the runs are of different hosts: {', '.join(hosts)}",
+            why="a choice for one host can only be told from runs of that host",
+            fix="compare them without choose, or roost compare --deploy for a choice",
+        )
     if run_dir is not None:
         folder = runs.given_folder(run_dir)
     else:
@@ -180,17 +208,22 @@ def load(folders: Sequence[Path]) -> list[Compared]:
 
 
 def _read(folder: Path) -> Compared:
+    # Brings pandas along, which no judging of figures needs.
+    from roost.measure import store
+
     # In this order: the first says best what the folder lacks.
     benchmark = points.read(folder)
-    return Compared(folder, runs.read(folder), benchmark)
+    return Compared(folder, runs.read(folder), benchmark, store.read(folder).facts())
 
 
 def judge(ratio: Estimate, metric: Metric, tolerance: float = TOLERANCE) -> Verdict:
     """What a ratio to the baseline says."""
-    if ratio.low is None:
+    if ratio.low is None or ratio.high is None:
         return "unclear"
     if not ratio.excludes(1.0):
-        return "no difference"
+        # An interval from half to twice is no sign that both are alike.
+        near = 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance
+        return "no difference" if near else "unclear"
     if abs(ratio.value - 1) <= tolerance:
         return "within tolerance"
     return "better" if (ratio.value > 1) == (metric.better == "higher") else "worse"
@@ -257,29 +290,46 @@ def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE
     return found
 
 
-def points_to(found: Sequence[Gap]) -> str:
+def points_to(found: Sequence[Gap], tolerance: float = TOLERANCE) -> str:
     """Whether the gaps of one point belong to the model or to the machine.
 
     tok/s is a property of the hardware (and of the engine on it), the accept length one of the
     model and its drafter: the same pair accepts the same on any machine.
     """
-    by_key = {gap.metric.key: gap for gap in found}
-    length, speed = by_key.get("accept_length"), by_key.get("output_throughput")
-    moved = {
-        key for key, gap in by_key.items() if key in DECISIVE and gap.verdict in {"worse", "better"}
-    }
+    decisive = {gap.metric.key: gap for gap in found if gap.metric.key in DECISIVE}
+    noisy = [gap.metric.title.lower() for gap in decisive.values() if gap.verdict == "unclear"]
+    said = [_cause(decisive, tolerance)]
+    said += [f"too noisy to tell: {', '.join(noisy)}"] if noisy else []
+    return "; ".join(said)
+
+
+def _cause(decisive: Mapping[str, Gap], tolerance: float) -> str:
+    moved = {key for key, gap in decisive.items() if gap.verdict in {"worse", "better"}}
+    length, speed = decisive.get("accept_length"), decisive.get("output_throughput")
     if not moved:
         return "no gap beyond noise and tolerance"
-    if length is not None and "accept_length" in moved:
-        if speed is None or "output_throughput" not in moved:
-            return "the model or its drafter: the accept length moved, the speed did not follow"
+    if length is None:
         return (
-            f"the model or its drafter: the accept length moved by {_percent(length)}, "
-            f"the speed by {_percent(speed)}"
+            "the machine or the engine's settings, for all that is known: no accept length to tell"
         )
-    if length is not None:
+    if "accept_length" not in moved and length.verdict == "unclear":
+        return (
+            "the machine or the engine's settings, for all that is known: the accept length is "
+            "lost in noise"
+        )
+    if "accept_length" not in moved:
         return "the machine or the engine's settings: drafts are accepted as before"
-    return "the machine or the engine's settings, for all that is known: no accept length to tell"
+    if speed is None or "output_throughput" not in moved:
+        return "the model or its drafter: the accept length moved, the speed did not follow"
+    both = f"the accept length moved by {_percent(length)}, the speed by {_percent(speed)}"
+    # A step brings as many more tokens as the accept length says, and takes no other time for it.
+    explained, seen = math.log(length.value.value), math.log(speed.value.value)
+    machine = "the machine or the engine's settings as well as the model or its drafter"
+    if explained * seen < 0:
+        return f"{machine}: {both}, which is the other way"
+    if abs(seen) - abs(explained) > math.log1p(tolerance):
+        return f"{machine}: {both}, which is more than that explains"
+    return f"the model or its drafter: {both}"
 
 
 def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
@@ -292,20 +342,29 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
     compared, tolerance = comparison.compared, comparison.tolerance
     found = gaps(compared, tolerance)
     evidence.checks += standing(compared)
+    differing = {run.name: differences(compared[0], run) for run in compared}
     for other, cell in dict.fromkeys((gap.other, gap.cell) for gap in found):
         here = [gap for gap in found if (gap.other, gap.cell) == (other, cell)]
         decisive = [gap for gap in here if gap.metric.key in DECISIVE]
         worse = [gap for gap in decisive if gap.verdict == "worse"]
-        unclear = all(gap.verdict == "unclear" for gap in decisive)
+        why = points_to(here, tolerance)
+        if any(gap.verdict in {"worse", "better"} for gap in decisive) and differing[other]:
+            why += f"; the runs differ in {', '.join(differing[other])}"
+        # Nothing speaks against a speed of which nothing is known, and nothing for it.
+        speeds = [gap for gap in decisive if gap.metric.belongs_to == "hardware"]
+        unclear = not worse and all(gap.verdict == "unclear" for gap in speeds)
+        if all(gap.value.low is None for gap in decisive):
+            why = "too few repetitions to know the noise"
         evidence.checks.append(
             Check(
                 id=f"{cell} {other}" if len(compared) > 2 else cell,
-                ok=not worse,
+                verdict="fail" if worse else "not seen" if unclear else "pass",
                 expected=f"nothing worse than {here[0].baseline} by more than {tolerance:.0%}",
                 observed="; ".join(str(gap) for gap in (worse or decisive)),
-                why="too few repetitions to know the noise" if unclear else points_to(here),
+                why=why,
             )
         )
+    evidence.checks += unshared(compared)
     if published:
         found += against_published(compared, tolerance)
     evidence.figures = figures(found)
@@ -329,17 +388,18 @@ def figures(found: Sequence[Gap]) -> dict[str, Figure]:
 
 
 def standing(compared: Sequence[Compared]) -> list[Check]:
-    """May the runs be compared at all? A marked run is compared, and its marks are said."""
+    """May the runs be compared at all?
+
+    A marked run is compared, and its marks are said; so is in what each differs from the first.
+    """
     checks = []
     for run in compared:
-        marks = dict.fromkeys(
-            mark
-            for cell in run.benchmark.cells
-            for repetition in cell.repetitions
-            for mark in repetition.marks
-        )
         whole = run.benchmark.complete
-        remarks = [*([] if whole else ["its suite was not measured to the end"]), *marks]
+        remarks = [] if whole else ["its suite was not measured to the end"]
+        remarks += dict.fromkeys(mark for cell in run.benchmark.cells for mark in _marks(cell))
+        if other := differences(compared[0], run):
+            told = ", ".join(f"{key} ({values})" for key, values in other.items())
+            remarks.append(f"differs from {compared[0].name} in {told}")
         checks.append(
             Check(
                 id=f"run {run.name}",
@@ -350,6 +410,49 @@ def standing(compared: Sequence[Compared]) -> list[Check]:
             )
         )
     return checks
+
+
+def unshared(compared: Sequence[Compared], kind: str = "") -> list[Check]:
+    """Points that a run has no figures of, so that nothing is compared there; none: all are shared.
+
+    Args:
+        compared: The runs.
+        kind: What else the checks at a point are called after.
+    """
+    checks = []
+    for cell_id in dict.fromkeys(cell.id for run in compared for cell in run.benchmark.cells):
+        found = [(run.name, run.benchmark.cell(cell_id)) for run in compared]
+        lacking = [
+            f"{name} has no repetition that counts: {', '.join(_marks(cell))}"
+            if cell and cell.repetitions
+            else f"{name} did not measure it"
+            for name, cell in found
+            if cell is None or not cell.clean
+        ]
+        if lacking:
+            expected = "a repetition that counts in every run"
+            checks.append(unseen(f"{kind} {cell_id}".strip(), expected, "; ".join(lacking)))
+    return checks
+
+
+def _marks(cell: CellPoints) -> list[str]:
+    return list(dict.fromkeys(mark for one in cell.repetitions for mark in one.marks))
+
+
+def differences(first: Compared, other: Compared) -> dict[str, str]:
+    """In what two runs differ besides their figures, and how: ``the first's -> the other's``."""
+    of_result = ("host", "hardware", "recipe", "speculation")
+    pairs = {key: (getattr(first.result, key), getattr(other.result, key)) for key in of_result}
+    pairs |= {key: (value, other.facts.get(key, value)) for key, value in first.facts.items()}
+    if "command" in pairs:
+        a, b = (shlex.split(words) for words in pairs["command"])
+        own = [" ".join(word for word in one if word not in two) for one, two in ((a, b), (b, a))]
+        pairs["command"] = (own[0], own[1]) if a != b else ("", "")
+    if first.clock and other.clock:
+        apart = abs(math.log(other.clock / first.clock)) > -math.log1p(-throttling.CLOCK_DROP)
+        clocks = (f"{first.clock:.0f} MHz", f"{other.clock:.0f} MHz")
+        pairs["GPU clock"] = clocks if apart else ("", "")
+    return {key: f"{a or 'none'} -> {b or 'none'}" for key, (a, b) in pairs.items() if a != b}
 
 
 def _percent(gap: Gap) -> str:

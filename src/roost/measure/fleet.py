@@ -77,19 +77,7 @@ class Measured:
 
     def facts(self) -> dict[str, str]:
         """Versions and digests that the run was made with; what is not known is left out."""
-        lock = self.result.lock
-        facts = self.kept.machine.facts if self.kept.machine else None
-        found = {
-            # The repository may be a mirror's; the digest says what runs.
-            "image": (lock.get("image") or "").rpartition("@")[2],
-            "model": lock.get("model") or "",
-            "drafter": lock.get("drafter") or "",
-            "command": shlex.join(self.result.command),
-            "engine": self.kept.engine_version,
-            "driver": self.kept.driver,
-            "kernel": str(facts.model_dump().get("kernel", "")) if facts else "",
-        }
-        return {key: value for key, value in found.items() if value}
+        return self.kept.facts()
 
 
 #: Of these a class must have one value; of driver and kernel a difference is only said.

@@ -165,6 +165,22 @@ class Kept:
         facts = self.machine.facts if self.machine else None
         return (facts.gpus[0].driver or "") if facts and facts.gpus else ""
 
+    def facts(self) -> dict[str, str]:
+        """Versions and digests that the run was made with; what is not known is left out."""
+        lock = self.result.lock if self.result else {}
+        machine = self.machine.facts if self.machine else None
+        found = {
+            # The repository may be a mirror's; the digest says what runs.
+            "image": (lock.get("image") or "").rpartition("@")[2],
+            "model": lock.get("model") or "",
+            "drafter": lock.get("drafter") or "",
+            "command": shlex.join(self.result.command) if self.result else "",
+            "engine": self.engine_version,
+            "driver": self.driver,
+            "kernel": str(machine.model_dump().get("kernel", "")) if machine else "",
+        }
+        return {key: value for key, value in found.items() if value}
+
     def whole(self) -> Benchmark | None:
         """The benchmark with every request, read again; nothing where there is none.
 
