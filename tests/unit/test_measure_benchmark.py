@@ -309,7 +309,7 @@ def smi(bench: Bench, row: str, rc: int = 0) -> None:
 
 
 def test_a_throttled_gpu_is_a_reason(bench: Bench) -> None:
-    smi(bench, "0, 1400, 61.5, 92, Not Active, Active")
+    smi(bench, "0, 1400, 3003, 61.5, 92, 96, Not Active, Active")
     evidence, measured = bench.measure()
     why = failed(evidence)["code-c1"]
     assert why == "2 left out: the GPU was slowed down (sw thermal slowdown, 92 °C)"
@@ -328,11 +328,27 @@ def test_a_host_that_cannot_be_sampled_is_measured_all_the_same(bench: Bench) ->
     assert measured.cells[0].repetitions[0].clock is None
     (host,) = [check for check in evidence.checks if check.id == "host"]
     assert host.observed.startswith('not sampled: Field "clocks_throttle')
+    assert host.verdict == "not applicable"
+    bench.changes["hardware"] = "gb10"
+    evidence, _ = bench.measure()
+    (host,) = [check for check in evidence.checks if check.id == "host"]
+    # Nobody knows whether it was throttled, which is not as good as seeing that it was not.
+    assert (host.ok, host.verdict) == (True, "not seen")
+
+
+def test_what_was_sampled_is_told(bench: Bench) -> None:
+    smi(bench, "0, 2418, 3003, 38.2, 61, 96, Not Active, Not Active")
+    evidence, _ = bench.measure()
+    (host,) = [check for check in evidence.checks if check.id == "host"]
+    assert host.verdict == "pass"
+    assert host.observed.endswith(" samples, 2418 to 2418 MHz, 38 to 38 W, 61 to 61 °C")
 
 
 def test_rows_of_nvidia_smi() -> None:
-    gb10 = "0, 2418, 38.21, 61, Not Active, Not Active\n1, [N/A], [N/A], N/A, [N/A], Active\n"
+    gb10 = "0, 2418, 3003, 38.21, 61, 96, Not Active, Not Active\n"
+    gb10 += "1, [N/A], [N/A], [N/A], N/A, [N/A], [N/A], Active\n"
     first, second = throttling.parse(gb10)
+    assert (first.highest, first.busy, second.highest, second.busy) == (3003, 96, None, None)
     assert (first.clock, first.power, first.temperature, first.slowed) == (2418, 38.21, 61, ())
     assert (second.clock, second.slowed) == (None, ("sw thermal slowdown",))
     with pytest.raises(RoostError, match="answered something else"):
@@ -352,6 +368,38 @@ def test_the_clock_is_that_of_the_load() -> None:
     assert throttling.Watch(many, lasted=16.0).clock(3.0) is None
     silent = [throttling.Sample("0", None, None, 70.0, at=at) for at in range(12, 32, 2)]
     assert throttling.Watch(silent, lasted=32.0).clock(20.0) is None
+
+
+def load(*gpus: tuple[float, float | None], highest: float = 3003.0) -> throttling.Watch:
+    """Twenty seconds of load on GPUs of some clock and business."""
+    samples = [
+        throttling.Sample(str(at), clock, 20.0, 50.0, at=moment, highest=highest, busy=busy)
+        for moment in range(0, 20, 2)
+        for at, (clock, busy) in enumerate(gpus)
+    ]
+    return throttling.Watch(samples, lasted=20.0)
+
+
+def test_the_slowest_of_two_gpus_is_what_counts() -> None:
+    """Two GPUs that work together, one of them a seventh slower for heat."""
+    slow, fast = load((2800, 95), (2400, 99)).clock(20.0), load((2800, 95), (2800, 95)).clock(20.0)
+    assert (slow, fast) == (2400, 2800)
+    assert throttling.clock_marks([fast, slow, fast])[1].startswith("the GPU ran at 2400 MHz")
+    # A third one serves nobody.
+    assert load((2800, 95), (2800, 95), (210, 0)).clock(20.0) == 2800
+
+
+def test_a_gpu_that_is_slow_in_every_repetition_is_a_reason() -> None:
+    """A GB10 that its power supply starves: no reason, no heat, and always the same clock."""
+    (mark,) = load((513, 96)).marks()
+    assert mark.startswith("GPU 0 was stuck at 513 of 3003 MHz")
+    assert load((2418, 96)).marks() == []
+    # Power-capped, as a consumer's card may be all day: its own speed.
+    assert load((1500, 96)).marks() == []
+    assert load((208, 0)).marks() == []
+    assert load((513, None)).marks() == []
+    # While it wakes up.
+    assert throttling.Watch(load((513, 96)).samples[:2], lasted=3.0).marks() == []
 
 
 def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:

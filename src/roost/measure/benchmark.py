@@ -25,7 +25,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
 from roost.measure import harness, metrics, points, running, statistics, suites, throttling
-from roost.measure.checks import Check, Evidence, Figure, Target
+from roost.measure.checks import Check, Evidence, Figure, Target, inapplicable, unseen
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
@@ -533,20 +533,25 @@ def _judge_cell(session: Session, cell: CellPoints) -> None:
 
 
 def _judge_host(session: Session) -> None:
-    """What was looked at to know that the host ran at its own speed; a remark, no verdict."""
+    """What was looked at to know that the host ran at its own speed."""
     if not session.watches:
         return
-    watches = session.watches.values()
-    samples = sum(len(watch.samples) for watch in watches)
+    watches = list(session.watches.values())
+    samples = [sample for watch in watches for sample in watch.samples]
     why_not = next((watch.why_not for watch in watches if watch.why_not), "")
-    _check(
-        session,
-        "host",
-        ok=True,
-        expected="clock, power and temperature of the GPU, sampled beside the load",
-        observed=f"{samples} samples" if samples else f"not sampled: {why_not}",
-        why="" if samples else "whether the host was throttled is not known",
-    )
+    has_gpu = catalog.current().hardware[session.deployment.hardware].gpu is not None
+    expected = "clock, power and temperature of the GPU, sampled beside the load"
+    if samples:
+        # One that broke off has samples of a part.
+        why = f"not all the time: {why_not}" if why_not else ""
+        observed = throttling.Watch(samples).told()
+        made = Check(id="host", expected=expected, observed=observed, why=why)
+    elif has_gpu:
+        why = "whether the host was throttled is not known"
+        made = unseen("host", expected, why, observed=f"not sampled: {why_not}")
+    else:
+        made = inapplicable("host", "no GPU here", observed=f"not sampled: {why_not}")
+    session.evidence.checks.append(made)
 
 
 def _figures(session: Session, cell: CellPoints) -> None:

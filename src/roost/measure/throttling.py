@@ -3,6 +3,9 @@
 ``nvidia-smi`` runs on the host every few seconds beside the load. Fields that a GPU does not have
 (a GB10 has no power limit, for one) are left out; where there is no ``nvidia-smi`` nothing is
 sampled, and that is said.
+
+A GPU may be slow all the time and name no reason: a GB10 that its power supply starves runs every
+repetition at the same low clock. So clocks are also compared with the highest that the GPU has.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 
 from roost import smi, ssh
+from roost.doctor.gpus import BUSY_PERCENT, STUCK_CLOCK
 from roost.errors import RoostError
 from roost.parquet import Table
 
@@ -37,11 +41,15 @@ INTERVAL_S = 2.0
 FEWEST_MOMENTS = 5
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10
+#: Moments at which a GPU must have been busy, to be called stuck at its clock.
+_BUSY_MOMENTS = 3
 _FIELDS = (
     "index",
     "clocks.sm",
+    "clocks.max.sm",
     "power.draw",
     "temperature.gpu",
+    "utilization.gpu",
     "clocks_throttle_reasons.hw_slowdown",
     "clocks_throttle_reasons.sw_thermal_slowdown",
 )
@@ -52,7 +60,11 @@ _QUERY = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS)}", "--format=csv,nohead
 class Sample:
     """One GPU at one moment: MHz, W, °C; ``None`` where it does not say.
 
-    ``at`` is in seconds since the watch began.
+    Attributes:
+        slowed: Reasons for a low clock that tell of trouble.
+        at: Seconds since the watch began.
+        highest: The highest clock that it has, MHz.
+        busy: How much of the time it worked, %.
     """
 
     gpu: str
@@ -61,6 +73,8 @@ class Sample:
     temperature: float | None
     slowed: tuple[str, ...] = ()
     at: float = 0.0
+    highest: float | None = None
+    busy: float | None = None
 
 
 @dataclass
@@ -73,8 +87,9 @@ class Watch:
     lasted: float = 0.0
 
     def clock(self, load_s: float) -> float | None:
-        """Median SM clock over all GPUs while the load ran, MHz; none of one too short to tell.
+        """SM clock of the slowest GPU while the load ran, MHz; none of a load too short to tell.
 
+        Tensor parallelism waits for the slowest. A GPU that has nothing to do is none of them.
         The harness takes seconds to start, about as long as a short load, and a GPU that waits
         clocks down: of all samples the median would be now the one clock, now the other.
 
@@ -84,14 +99,44 @@ class Watch:
         loaded = [one for one in self.samples if one.at >= self.lasted - load_s]
         if len({one.at for one in loaded}) < FEWEST_MOMENTS:
             return None
-        clocks = [one.clock for one in loaded if one.clock is not None]
-        return statistics.median(clocks) if clocks else None
+        clocks: dict[str, list[float]] = {}
+        for one in loaded:
+            if one.clock is not None and one.busy != 0:
+                clocks.setdefault(one.gpu, []).append(one.clock)
+        return min(map(statistics.median, clocks.values()), default=None)
 
     def marks(self) -> list[str]:
         """Why the load cannot be taken for the machine's own speed."""
         reasons = sorted({reason for sample in self.samples for reason in sample.slowed})
         hottest = max((s.temperature for s in self.samples if s.temperature is not None), default=0)
-        return [f"the GPU was slowed down ({reason}, {hottest:.0f} °C)" for reason in reasons]
+        found = [f"the GPU was slowed down ({reason}, {hottest:.0f} °C)" for reason in reasons]
+        return found + self._stuck()
+
+    def _stuck(self) -> list[str]:
+        """GPUs that worked, and never raised their clocks."""
+        shares: dict[str, list[tuple[float, float]]] = {}
+        for one in self.samples:
+            if one.clock and one.highest and one.busy is not None and one.busy >= BUSY_PERCENT:
+                shares.setdefault(one.gpu, []).append((one.clock, one.highest))
+        return [
+            f"GPU {gpu} was stuck at {clock:.0f} of {of[0][1]:.0f} MHz; `roost doctor` says what "
+            "helps"
+            for gpu, of in shares.items()
+            if len(of) >= _BUSY_MOMENTS
+            and (clock := statistics.median(now for now, _ in of)) < STUCK_CLOCK * of[0][1]
+        ]
+
+    def told(self) -> str:
+        """What was sampled, in words."""
+        parts = [f"{len(self.samples)} samples"]
+        for unit, values in (
+            ("MHz", [one.clock for one in self.samples if one.busy != 0]),
+            ("W", [one.power for one in self.samples]),
+            ("°C", [one.temperature for one in self.samples]),
+        ):
+            known = [value for value in values if value is not None]
+            parts += [f"{min(known):.0f} to {max(known):.0f} {unit}"] if known else []
+        return ", ".join(parts)
 
 
 @contextmanager
@@ -138,14 +183,22 @@ def parse(text: str) -> list[Sample]:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != len(_FIELDS):
             raise RoostError("nvidia-smi answered something else", why=line[:200])
-        gpu, clock, power, temperature, *reasons = cells
+        gpu, clock, highest, power, temperature, busy, *reasons = cells
         slowed = tuple(
             name.rpartition(".")[2].replace("_", " ")
             for name, said in zip(_FIELDS[-len(reasons) :], reasons, strict=True)
             if said.lower() == "active"
         )
         found.append(
-            Sample(gpu, smi.figure(clock), smi.figure(power), smi.figure(temperature), slowed)
+            Sample(
+                gpu,
+                smi.figure(clock),
+                smi.figure(power),
+                smi.figure(temperature),
+                slowed,
+                highest=smi.figure(highest),
+                busy=smi.figure(busy),
+            )
         )
     return found
 
@@ -158,7 +211,11 @@ def table(watches: Mapping[tuple[str, int], Watch]) -> Table:
             {
                 "point": point,
                 "repetition": number,
-                **asdict(sample),
+                "at": sample.at,
+                "gpu": sample.gpu,
+                "clock": sample.clock,
+                "power": sample.power,
+                "temperature": sample.temperature,
                 "slowed": ", ".join(sample.slowed),
             }
             for sample in watch.samples
