@@ -27,7 +27,7 @@ from roost.measure import benchmark, harness, metrics, points, throttling
 from roost.measure.harness import HarnessResult, Request
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
-from roost.measure.verify import Evidence, reach
+from roost.measure.verify import Evidence, Target, reach
 
 DATA = Path(__file__).parent / "data"
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
@@ -298,6 +298,19 @@ def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:
     bench.scenario(noise=0.2)
     _, noisy = bench.measure("prompt-length")
     assert [len(one.cells[0].repetitions) for one in (steady, noisy)] == [3, 6]
+
+
+@pytest.mark.parametrize(("settings", "figures"), [({}, 2), ({"num_speculative_tokens": 8}, 0)])
+def test_a_published_figure_is_of_drafts_as_deep(
+    settings: dict[str, int], figures: int, tmp_path: Path
+) -> None:
+    """The author's figures are of K=4: with 8 more is accepted, which is no better drafter."""
+    resolved = deployment(tmp_path, "gb10", settings=settings)
+    planned = benchmark.plan("spec-bench")
+    cell = next(one for one in planned.cells if one.id == "coding-c1")
+    target = Target(Host("h", {}, Connection("h")), resolved)
+    session = benchmark.Session(target, planned, [cell], tmp_path, print)
+    assert len(benchmark._points(session, cell, []).published) == figures
 
 
 def smi(bench: Bench, row: str, rc: int = 0) -> None:

@@ -64,9 +64,12 @@ def test_suites_find_the_tables_that_were_published() -> None:
     """Every point of the protocol that its author published has the author's figure."""
     known = catalog.current()
 
-    def found(recipe: str, hardware: str, speculation: str, suite: str) -> dict[str, float]:
+    def found(
+        recipe: str, hardware: str, speculation: str, suite: str, depth: int | None = None
+    ) -> dict[str, float]:
         chosen = SUITES[suite]
         assert chosen.published
+        own = known.recipe(recipe).speculation[speculation].settings.num_speculative_tokens
         return {
             f"{cell.id} {one.metric}": one.value
             for cell in suites.cells(chosen)
@@ -76,6 +79,8 @@ def test_suites_find_the_tables_that_were_published() -> None:
                 speculation=speculation,
                 tables=chosen.published.tables,
                 match=dict(cell.match),
+                depth=depth or own,
+                own_depth=own,
             )
         }
 
@@ -93,6 +98,10 @@ def test_suites_find_the_tables_that_were_published() -> None:
     style = found("qwen3.5-27b-aeon-nvfp4-dflash", "gb10", "dflash", "prompt-style")
     assert (style["prose-c16 output_throughput"], style["dialogue-c1 tpot"]) == (151.8, 26.0)
     assert not found("ornith-1.0-35b-fp8", "h200", "none", "prompt-length")
+    # With twice as deep drafts than the author's: another accept length, and another speed.
+    assert not found("ornith-1.0-35b-heretic-nvfp4-dflash", "gb10", "dflash", "spec-bench", 8)
+    # He does not say how deep; then it is as deep as the recipe has it.
+    assert not found("ornith-1.5-35b-nvfp4-dflash2", "h200", "dflash2", "matrix", 3)
 
 
 @pytest.mark.parametrize(

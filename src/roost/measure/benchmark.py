@@ -462,7 +462,8 @@ def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPo
         one.model_copy(update={"marks": [*one.marks, mark]}) if mark else one
         for one, mark in zip(found, slow, strict=True)
     ]
-    known = catalog.current().recipe(session.deployment.recipe).published()
+    recipe, deployed = catalog.current().recipe(session.deployment.recipe), session.deployment
+    own_depth = recipe.speculation[deployed.speculation].settings.num_speculative_tokens
     wanted = session.suite.published
     return CellPoints(
         id=cell.id,
@@ -470,11 +471,13 @@ def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPo
         concurrency=cell.concurrency,
         repetitions=marked,
         published=points.published(
-            known,
-            hardware=session.deployment.hardware,
-            speculation=session.deployment.speculation,
+            recipe.published(),
+            hardware=deployed.hardware,
+            speculation=deployed.speculation,
             tables=wanted.tables if wanted else [],
             match=dict(cell.match),
+            depth=deployed.asked.settings.num_speculative_tokens or own_depth,
+            own_depth=own_depth,
         ),
     )
 

@@ -332,12 +332,25 @@ def published(
     speculation: str,
     tables: Sequence[str],
     match: dict[str, object],
+    depth: int | None = None,
+    own_depth: int | None = None,
 ) -> list[Published]:
-    """The published figures of one point: same table, hardware, choice and conditions."""
+    """The published figures of one point: same table, hardware, choice and conditions.
+
+    Args:
+        figures: Of the recipe.
+        hardware, speculation: What is measured.
+        tables: Those with the suite's protocol.
+        match: Conditions of the point.
+        depth: Tokens of a draft that is measured; another depth has another accept length.
+        own_depth: The recipe's own; figures that name no depth are of it.
+    """
     found = []
     for figure in figures:
         known = _PUBLISHED.get((figure.what, figure.unit))
         same = all(figure.conditions.get(key) == wanted for key, wanted in match.items())
+        theirs = figure.conditions.get("num_speculative_tokens", own_depth)
+        same &= depth is None or theirs in {None, depth}
         if (
             known is None
             or not same
