@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
+import unicodedata
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.display import HTML
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from roost.measure.compare import DECISIVE, Gap
@@ -35,9 +39,10 @@ def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
     others = {gap.other for gap in gaps}
 
     def name(gap: Gap) -> str:
+        cell = _roomy(gap.cell)
         if gap.baseline != baseline:
-            return f"{gap.cell}  {gap.other} / {gap.baseline}"
-        return f"{gap.cell}  {gap.other}" if len(others) > 1 else gap.cell
+            return f"{cell}  {gap.other} / {gap.baseline}"
+        return f"{cell}  {gap.other}" if len(others) > 1 else cell
 
     shown = [metric for metric in METRICS if metric.key in DECISIVE]
     panels = [
@@ -86,9 +91,8 @@ def points(benchmark: Benchmark) -> HTML:
             for one in cell.published:
                 if one.metric == metric.key:
                     axes.plot(one.value, at, "D", color=_QUIET, fillstyle="none")
-        axes.set_yticks(
-            range(len(cells)), [cell.id for cell in reversed(cells)], **_PLAIN, fontsize=8
-        )
+        names = [_roomy(cell.id) for cell in reversed(cells)]
+        axes.set_yticks(range(len(cells)), names, **_SMALL)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
         axes.set_title(f"{metric.title} ({metric.unit})", fontsize=10, loc="left")
     return _inline(figure, "Dots: median and 95 % interval; open diamonds: published figures")
@@ -168,12 +172,37 @@ def front(dots: Sequence[Dot], best: Sequence[Dot], chosen: str) -> HTML:
 
 def _inline(figure: Figure, description: str) -> HTML:
     """As SVG in the page, with a description for who does not see it."""
-    out = io.StringIO()
-    figure.savefig(out, format="svg")
-    svg = out.getvalue()
+    svg = _svg(figure)
     drawing = svg[svg.index("<svg") :]
     label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
     return _html(drawing.replace("<svg", f'<svg role="img" aria-label="{label}"', 1))
+
+
+def _svg(figure: Figure) -> str:
+    """Letters drawn as they are here; where the font has not all of them, as text for the reader's.
+
+    A user's categories may be Chinese or Japanese, which matplotlib's own font draws as boxes.
+    """
+    out = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Glyph .* missing from font", UserWarning)
+        try:
+            figure.savefig(out, format="svg")
+        except UserWarning:
+            warnings.simplefilter("ignore", UserWarning)
+            out = io.StringIO()
+            with rc_context({"svg.fonttype": "none"}):
+                figure.savefig(out, format="svg")
+    return out.getvalue()
+
+
+def _roomy(label: str) -> str:
+    """With room at its left where the reader's letters are wider than boxes of matplotlib's font.
+
+    Those are 0.6 of the font's size wide, the letters all of it, and a space 0.32.
+    """
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in label)
+    return "\u00a0" * math.ceil(wide * 0.4 / 0.32) + label
 
 
 def _html(shown: str) -> HTML:
