@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.unit.stand_in_engine import OTHER
@@ -13,6 +15,7 @@ from tests.unit.test_measure_verify import Site, make_site  # noqa: F401  # a fi
 from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.measure import lossless, verify
+from roost.measure.checks import Evidence
 from roost.measure.lossless import Greedy, Token
 
 TEXT = "A hash table maps keys."
@@ -58,6 +61,31 @@ def test_a_tie_needs_the_likelihoods_and_a_fine_format_has_none() -> None:
     parting = lossless.part(REFERENCE, "A hash map.", lossless.NEAR_TIE_FLOAT32)
     assert parting is not None
     assert not parting.near_tie
+
+
+def test_ties_at_the_first_words_show_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes after a tie is another text; of four such answers nothing has been compared."""
+    target: Any = SimpleNamespace(
+        deployment=SimpleNamespace(speculates=True), endpoint=lambda: None, tunnel=None
+    )
+    first = Token(text="A hash", logprob=-0.7, others={"One": -0.8})
+    early = REFERENCE.model_copy(update={"tokens": [first, *REFERENCE.tokens[1:]]})
+
+    def judged(*texts: str) -> tuple[str, str]:
+        reference = lossless.Reference(identity={}, answers=[early] * len(texts))
+        said = iter(texts)
+        monkeypatch.setattr(
+            lossless, "_ask", lambda *_: Greedy(prompt=early.prompt, text=next(said))
+        )
+        made = lossless.check(target, Evidence(), {}, reference)
+        return made.verdict, made.observed
+
+    assert judged("One map", "One", "One more", TEXT) == (
+        "not seen",
+        "1 of 4 word for word, 3 up to a near tie: 25% of the text",
+    )
+    assert judged("One map", TEXT, TEXT, TEXT)[0] == "pass"
+    assert judged("One map", "One", "One more", "Two")[0] == "fail"
 
 
 # --- through a verification -----------------------------------------------------------------------
