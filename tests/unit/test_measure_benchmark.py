@@ -9,6 +9,7 @@ import io
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -298,6 +299,17 @@ def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:
     bench.scenario(noise=0.2)
     _, noisy = bench.measure("prompt-length")
     assert [len(one.cells[0].repetitions) for one in (steady, noisy)] == [3, 6]
+
+
+def test_all_users_warm_up(tmp_path: Path) -> None:
+    """prompt-style has four warm-ups and sixteen users: a batch of sixteen is met by them."""
+    together = threading.Barrier(16, timeout=5)
+    client: Any = SimpleNamespace(chat=lambda _: together.wait())
+    planned = benchmark.plan("prompt-style")
+    cell = next(one for one in planned.cells if one.concurrency == 16)
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)
+    benchmark._warm_up(benchmark.Session(target, planned, [cell], tmp_path, lambda _: None), cell)
+    assert together.n_waiting == 0
 
 
 @pytest.mark.parametrize(("settings", "figures"), [({}, 2), ({"num_speculative_tokens": 8}, 0)])

@@ -278,7 +278,10 @@ def _judge_tail(session: Session, tail: str) -> None:
 
 
 def _warm_up(session: Session, cell: Cell) -> None:
-    """Requests that are not measured, from as many users as the cell has."""
+    """Requests that are not measured, one at least from each of the cell's users.
+
+    Fewer would leave the batch of all of them to be met first in a repetition that counts.
+    """
     client = session.target.client
     if client is None or not session.suite.warmups:
         return
@@ -296,7 +299,7 @@ def _warm_up(session: Session, cell: Cell) -> None:
         client.chat(body)
 
     with ThreadPoolExecutor(cell.concurrency) as users:
-        list(users.map(ask, range(session.suite.warmups)))
+        list(users.map(ask, range(max(session.suite.warmups, cell.concurrency))))
 
 
 # --- the load -------------------------------------------------------------------------------------
