@@ -432,6 +432,28 @@ def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:
     assert marks == ["", "the GPU ran at 2000 MHz, at 2400 MHz in another repetition", "", ""]
 
 
+def test_a_repetition_at_another_clock_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left out for its clock alone, it would leave two of the three that a point needs."""
+    clocks = iter([2400.0, 2100.0, 2400.0, 2400.0, 2400.0])
+
+    def repeat(*_: object) -> Repetition:
+        return Repetition(
+            duration=20, output_throughput=100, speculation=None, accept_length=None,
+            clock=next(clocks), raw="", marks=[],
+        )  # fmt: skip
+
+    monkeypatch.setattr(benchmark, "_repeat", repeat)
+    monkeypatch.setattr(benchmark, "_warm_up", lambda *_: None)
+    planned = benchmark.plan("spec-bench")
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    session = benchmark.Session(target, planned, planned.cells[:1], tmp_path, lambda _: None)
+    benchmark._measure_cell(session, session.cells[0])
+    (cell,) = session.measured
+    assert (len(cell.repetitions), len(cell.clean)) == (4, 3)
+
+
 def reading(tokens: float, drafts: float | None = 0.0) -> Reading:
     spec = None if drafts is None else SpecCounters(drafts, drafts * 4, drafts * 2, (drafts,))
     return Reading(0.0, tokens, spec)

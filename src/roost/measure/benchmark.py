@@ -316,11 +316,20 @@ def _measure_cell(session: Session, cell: Cell) -> None:
             doing = f"{cell.id} repetition {number} of at most {limits.most}"
             session.progress(doing, (before + (number - 1) / limits.most) / len(session.cells))
             found.append(_repeat(session, cell, number))
-            if _tight([one for one in found if not one.marks], session.suite):
+            if _tight([one for one in _marked(found) if not one.marks], session.suite):
                 break
     finally:
         # Also what was measured before something broke.
         session.measured.append(_points(session, cell, found))
+
+
+def _marked(found: Sequence[Repetition]) -> list[Repetition]:
+    """With a mark on those whose clock fell behind another's."""
+    slow = throttling.clock_marks([one.clock for one in found])
+    return [
+        one.model_copy(update={"marks": [*one.marks, mark]}) if mark else one
+        for one, mark in zip(found, slow, strict=True)
+    ]
 
 
 def _tight(clean: Sequence[Repetition], suite: Suite) -> bool:
@@ -459,12 +468,7 @@ def _requests(cell: Cell, result: HarnessResult) -> list[RequestPoint]:
 
 
 def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPoints:
-    """The cell, with repetitions marked whose clock fell behind another's."""
-    slow = throttling.clock_marks([one.clock for one in found])
-    marked = [
-        one.model_copy(update={"marks": [*one.marks, mark]}) if mark else one
-        for one, mark in zip(found, slow, strict=True)
-    ]
+    """The cell with all that was measured of it, and what was published."""
     recipe, deployed = catalog.current().recipe(session.deployment.recipe), session.deployment
     own_depth = recipe.speculation[deployed.speculation].settings.num_speculative_tokens
     wanted = session.suite.published
@@ -472,7 +476,7 @@ def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPo
         id=cell.id,
         category=cell.category,
         concurrency=cell.concurrency,
-        repetitions=marked,
+        repetitions=_marked(found),
         published=points.published(
             recipe.published(),
             hardware=deployed.hardware,
