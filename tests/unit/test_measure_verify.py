@@ -284,6 +284,16 @@ def test_host_out_of_reach_fails_every_check_with_the_reason(site: Site) -> None
     assert "lab-01 (127.0.0.1:9): cannot connect" in whys.pop()
 
 
+def test_where_nothing_was_read_no_key_is_said_to_be_hidden(
+    make_site: Callable[..., Site],
+) -> None:
+    site = make_site(roost_api_key="a-key")
+    site.host = Host("lab-01", site.host.variables, Connection("127.0.0.1", port=9))
+    hidden = {check.id: check for check in site.verify().checks}["api_key_hidden"]
+    assert (hidden.verdict, hidden.observed) == ("not seen", "")
+    assert "cannot connect" in hidden.why
+
+
 def test_other_served_name_and_other_version(site: Site) -> None:
     site.engine.name = "other"
     site.engine.version = "0.31.0"

@@ -27,7 +27,15 @@ from roost.measure import (
     running,
     startlog,
 )
-from roost.measure.checks import Check, Evidence, Figure, Target, attempt, inapplicable
+from roost.measure.checks import (
+    Check,
+    Evidence,
+    Figure,
+    Target,
+    attempt,
+    inapplicable,
+    unseen,
+)
 from roost.measure.client import Client, StreamedAnswer, reasoning_text
 from roost.plan.subject import Subject
 from roost.root import repository_root
@@ -312,6 +320,9 @@ def key_hidden(target: Target, evidence: Evidence) -> Check:
     key = site.api_key(target.host.variables)
     if not _has_key(target) or key is None:
         return inapplicable(check_id, "the site has no key")
+    expected = "the API key in no log, no metric and not in docker inspect"
+    if target.remote is None:
+        return unseen(check_id, expected, target.no_remote)
     shown = [name for name, text in evidence.artefacts.items() if key in text]
     for name in shown:
         evidence.artefacts[name] = evidence.artefacts[name].replace(key, "[the API key]")
@@ -320,7 +331,7 @@ def key_hidden(target: Target, evidence: Evidence) -> Check:
     return Check(
         id=check_id,
         ok=not shown,
-        expected="the API key in no log, no metric and not in docker inspect",
+        expected=expected,
         observed=f"it stands in {', '.join(shown)}" if shown else "it was not seen anywhere",
         why="whoever may read that has the key" if shown else "",
         fix="take another key, and hand it over as docs/api-key.md says" if shown else "",
