@@ -348,7 +348,7 @@ def _ratio(name: str, found: Sequence[Figure], to: str, ends: tuple[float, float
                 **_errors("x", rows),
                 "type": "scatter",
                 "mode": "markers",
-                "name": verdict or "no difference",
+                "name": verdict or "neither",
                 # The page's script puts in what this colour is, in light or in dark.
                 "meta": colour,
                 "x": [one["value"] for one in rows],
