@@ -325,6 +325,21 @@ def test_a_published_figure_is_of_drafts_as_deep(
     assert len(benchmark._points(session, cell, []).published) == figures
 
 
+@pytest.mark.parametrize(
+    ("users", "says"), [(2, ""), (16, "2 of 16 users are served at a time (max_num_seqs)")]
+)
+def test_users_that_wait_in_a_queue_are_told(users: int, says: str, tmp_path: Path) -> None:
+    """Two 5070 Ti serve two at a time: the others' time to the first token is not the engine's."""
+    resolved = deployment(tmp_path, "rtx5070ti-x2")
+    target = Target(Host("h", {}, Connection("h")), resolved)
+    session = benchmark.Session(target, benchmark.plan("smoke"), [], tmp_path, print)
+    cell = CellPoints(id="a", category="a", concurrency=users, repetitions=[], published=[])
+    benchmark._judge_cell(session, cell)
+    (check,) = session.evidence.checks
+    assert check.why.startswith(says)
+    assert bool(check.why) == bool(says)
+
+
 def smi(bench: Bench, row: str, rc: int = 0) -> None:
     script = bench.folder / "bin" / "nvidia-smi"
     script.write_text(

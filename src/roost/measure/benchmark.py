@@ -24,7 +24,16 @@ from roost import catalog, quality, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
-from roost.measure import harness, metrics, points, running, statistics, suites, throttling
+from roost.measure import (
+    harness,
+    metrics,
+    parsers,
+    points,
+    running,
+    statistics,
+    suites,
+    throttling,
+)
 from roost.measure.checks import Check, Evidence, Figure, Target, inapplicable, unseen
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
@@ -532,14 +541,28 @@ def _judge_cell(session: Session, cell: CellPoints) -> None:
     left_out = len(cell.repetitions) - len(cell.clean)
     speed = points.metric("output_throughput").estimate(cell)
     observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
+    remarks = [f"{left_out} left out: {'; '.join(reasons)}"] if reasons else []
+    served = _at_a_time(session.deployment.spec.command)
+    if served is not None and served < cell.concurrency:
+        remarks.append(
+            f"{served} of {cell.concurrency} users are served at a time (max_num_seqs): the time "
+            "to the first token of the others is time in the queue"
+        )
     _check(
         session,
         cell.id,
         ok=len(cell.clean) >= least,
         expected=f"{least} repetitions that count",
         observed=observed + (f", {shown(speed)} tokens/s" if speed else ""),
-        why=f"{left_out} left out: {'; '.join(reasons)}" if reasons else "",
+        why="; ".join(remarks),
     )
+
+
+def _at_a_time(command: Sequence[str]) -> int | None:
+    """Requests that the engine takes at a time, where its command says so."""
+    flags = ("--max-num-seqs", "--max-running-requests")
+    said = next((one for flag in flags if (one := parsers.configured(command, flag))), "")
+    return int(said) if said.isdecimal() else None
 
 
 def _judge_host(session: Session) -> None:
