@@ -119,6 +119,9 @@ def _combined(groups: Sequence[tuple[Sequence[float], float]], confidence: float
         return Estimate(math.exp(middle), None, None, n)
     shares = [statistics.variance(group) / len(group) * weight**2 for group, weight in logs]
     spread = sum(shares)
+    if spread == 0 and n < FEWEST:
+        # Counts repeat themselves: two of twenty steps each are no sign that there is no noise.
+        return Estimate(math.exp(middle), None, None, n)
     if spread == 0:
         return Estimate(math.exp(middle), math.exp(middle), math.exp(middle), n)
     freedom = spread**2 / sum(
