@@ -206,6 +206,25 @@ def test_an_accept_length_that_is_lost_in_noise_clears_no_drafter() -> None:
     assert said.endswith("too noisy to tell: accept length")
 
 
+def test_better_perhaps_and_worse_not_is_not_worse() -> None:
+    """An interval from -1 to +20 %: whether it is faster is not known, but it is not slower."""
+
+    def at(*speeds: float) -> Benchmark:
+        (cell,) = measured(1).cells
+        again = [
+            one.model_copy(update={"output_throughput": speed, "requests": []})
+            for one, speed in zip(cell.repetitions, speeds, strict=True)
+        ]
+        return measured(1, cells=[cell.model_copy(update={"repetitions": again})])
+
+    begun = comparison(at(97, 100, 103), at(105, 109, 113))
+    (gap, *_) = compare.gaps(begun.compared)
+    assert (gap.metric.key, gap.verdict) == ("output_throughput", "unclear")
+    check = {one.id: one for one in compare.compare(begun).checks}["coding-c1"]
+    assert check.verdict == "pass"
+    assert check.why.endswith("too noisy to tell: throughput of all users")
+
+
 def test_what_else_differs_between_the_runs_is_told(tmp_path: Path) -> None:
     """Another K accepts more: neither the model nor its drafter is another one."""
     command = ["vllm", "serve", "--speculative-config", '{"num_speculative_tokens": 4}']

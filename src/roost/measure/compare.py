@@ -352,7 +352,7 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
             why += f"; the runs differ in {', '.join(differing[other])}"
         # Nothing speaks against a speed of which nothing is known, and nothing for it.
         speeds = [gap for gap in decisive if gap.metric.belongs_to == "hardware"]
-        unclear = not worse and all(gap.verdict == "unclear" for gap in speeds)
+        unclear = not worse and all(_may_be_worse(gap, tolerance) for gap in speeds)
         if all(gap.value.low is None for gap in decisive):
             why = "too few repetitions to know the noise"
         evidence.checks.append(
@@ -453,6 +453,14 @@ def differences(first: Compared, other: Compared) -> dict[str, str]:
         clocks = (f"{first.clock:.0f} MHz", f"{other.clock:.0f} MHz")
         pairs["GPU clock"] = clocks if apart else ("", "")
     return {key: f"{a or 'none'} -> {b or 'none'}" for key, (a, b) in pairs.items() if a != b}
+
+
+def _may_be_worse(gap: Gap, tolerance: float) -> bool:
+    """Whether a gap for the worse, and beyond the tolerance, lies within the interval."""
+    low, high = gap.value.low, gap.value.high
+    if low is None or high is None:
+        return True
+    return low < 1 - tolerance if gap.metric.better == "higher" else high > 1 + tolerance
 
 
 def _percent(gap: Gap) -> str:
