@@ -6,6 +6,8 @@ import json
 import statistics
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,18 +16,35 @@ from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import ROOT
 
 from roost import reportsite, runs
+from roost.lab.hosts import Host
 from roost.measure import points
+from roost.runs import PROGRESS
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 
+def hang_up(host: Host, kept: Path) -> None:
+    """Break the connection under the second repetition of the first point."""
+    deadline = time.monotonic() + 300
+    while "-c1 repetition 2" not in "".join(one.read_text() for one in kept.glob(f"*/{PROGRESS}")):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
+    assert host.exec(["pkill", "-f", "^sshd: root@"]).returncode == 0
+
+
 def test_the_smoke_suite_says_what_the_harness_says(deployed: Deployed, tmp_path: Path) -> None:
     checkout = Checkout(tmp_path, deployed.where, deployed.host.name)
-    done = checkout.run("benchmark")
+    with ThreadPoolExecutor() as other:
+        hung_up = other.submit(hang_up, deployed.host, checkout.runs)
+        done = checkout.run("benchmark")
+        hung_up.result()
     assert done.returncode == 0, done.stderr
     (folder,) = checkout.runs.iterdir()
     result, measured = runs.read(folder), points.read(folder)
     assert measured.complete
+    (suite,) = [check for check in result.checks if check.id == "suite"]
+    assert suite.observed == "2 measured; SSH connections that broke: 1"
 
     for cell in measured.cells:
         raw = [json.loads((folder / one.raw).read_text()) for one in cell.repetitions]

@@ -8,9 +8,12 @@ import importlib
 import io
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,10 +24,10 @@ from tests.unit import stand_in_engine
 from tests.unit.deployments import deployment
 from tests.unit.stand_in_engine import Container, Engine
 
-from roost import runs
+from roost import runs, ssh
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
-from roost.measure import benchmark, harness, metrics, points, throttling
+from roost.measure import benchmark, harness, metrics, points, reconnecting, throttling
 from roost.measure.harness import HarnessResult, Request
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
@@ -46,6 +49,8 @@ class Bench:
     said: list[str] = field(default_factory=list)
     #: What is different in the deployment.
     changes: dict[str, Any] = field(default_factory=dict)
+    #: What stands between the host and its benchmark.
+    through: Callable[[ssh.Remote], ssh.Remote] = lambda remote: remote
 
     def scenario(self, **values: Any) -> None:
         (self.folder / "scenario.json").write_text(json.dumps({"port": self.engine.port, **values}))
@@ -54,6 +59,7 @@ class Bench:
         resolved = deployment(self.folder, port=self.engine.port).model_copy(update=self.changes)
         host = Host("host-01", {}, Connection(address="127.0.0.1", local=True))
         with reach(host, resolved) as target:
+            target.remote = self.through(target.reached())
             evidence = benchmark.measure(
                 target, benchmark.plan(suite), folder=self.folder, say=self.said.append
             )
@@ -225,6 +231,94 @@ def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) ->
     assert "ClientConnectorError: cannot connect" in failed(evidence)["suite"]
     assert "code-c1.output_throughput" in evidence.figures
     assert bench.said[-1].startswith(f"[{'#' * 10}{'.' * 10}]  50% smoke: point 2 of 2, stopped")
+
+
+class Breaking:
+    """A connection that breaks at some calls of the harness, and is another one after it."""
+
+    def __init__(self, remote: ssh.Remote, *at: int, unreachable: int = 0) -> None:
+        self._remote = remote
+        self._at = at
+        self._calls = 0
+        self._unreachable = unreachable
+        self._down = 0
+        self.cleared: list[str] = []
+        self.tunnel = remote.tunnel
+
+    def run(self, argv: Sequence[str], *given: Any, **options: Any) -> ssh.Completed:
+        if self._down:
+            self._down -= 1
+            raise ssh.SshError("host-01: cannot connect")
+        if "bench" in argv:
+            self._calls += 1
+            if self._calls in self._at:
+                self._down = self._unreachable
+                raise ssh.BrokenConnectionError("host-01: the SSH connection broke")
+        if argv[-2] == reconnecting._END:
+            self.cleared.append(argv[-1])
+            return ssh.Completed(0, "", "")
+        return self._remote.run(argv, *given, **options)
+
+
+def test_a_point_whose_connection_broke_is_measured_anew(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused: list[float] = []
+    monkeypatch.setattr(time, "sleep", paused.append)
+    found: list[Breaking] = []
+
+    def through(remote: ssh.Remote) -> ssh.Remote:
+        found.append(Breaking(remote, 2, 6, unreachable=2))
+        return found[0]
+
+    bench.through = through
+    evidence, measured = bench.measure()
+    assert failed(evidence) == {}
+    assert measured.complete
+    assert [len(cell.repetitions) for cell in measured.cells] == [2, 2]
+    (suite,) = [check for check in evidence.checks if check.id == "suite"]
+    assert suite.observed == "2 measured; SSH connections that broke: 2"
+    assert [check.id for check in evidence.checks].count("thinking") == 1
+    # Whatever still ran there was ended, by its folder; each attempt had another one.
+    (breaking,) = found
+    assert len(set(breaking.cleared)) == 2
+    assert paused.count(reconnecting._PAUSE_S) == 4
+    said = [line for line in bench.said if "the SSH connection broke, waiting for the host" in line]
+    assert len(said) == 2
+
+
+def test_a_connection_that_always_breaks_ends_the_suite(bench: Bench) -> None:
+    bench.through = lambda remote: Breaking(remote, *range(3, 99))
+    evidence, measured = bench.measure()
+    assert "the SSH connection broke" in failed(evidence)["suite"]
+    assert [len(cell.repetitions) for cell in measured.cells] == [2, 0]
+
+
+def test_a_host_that_stays_away_ends_the_suite(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconnecting, "PATIENCE_S", 0.0)
+    bench.through = lambda remote: Breaking(remote, 4, unreachable=99)
+    evidence, measured = bench.measure()
+    assert "host-01: cannot connect" in failed(evidence)["suite"]
+    # What there was of the point is kept, and does not suffice.
+    assert [len(cell.repetitions) for cell in measured.cells] == [2, 1]
+
+
+def test_a_load_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
+    folder = tmp_path / "roost-bench-1"
+    folder.mkdir()
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with (
+        subprocess.Popen([*sleeping, str(folder / "prompts.jsonl")]) as load,
+        subprocess.Popen(sleeping) as other,
+    ):
+        end = [sys.executable, "-c", reconnecting._END, str(folder)]
+        subprocess.run(end, check=True)
+        assert load.wait(10) == -signal.SIGTERM
+        assert other.poll() is None
+        other.kill()
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize(

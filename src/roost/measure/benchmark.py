@@ -29,6 +29,7 @@ from roost.measure import (
     metrics,
     parsers,
     points,
+    reconnecting,
     running,
     statistics,
     suites,
@@ -111,9 +112,10 @@ class Session:
     evidence: Evidence = field(default_factory=Evidence)
     measured: list[CellPoints] = field(default_factory=list)
     watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
-    directory: PurePosixPath = field(
-        default_factory=lambda: PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
-    )
+    #: In the container, of the prompts that were prepared last.
+    directory: PurePosixPath = field(default_factory=PurePosixPath)
+    #: SSH connections that were lost.
+    breaks: int = 0
     started: float = field(default_factory=time.monotonic)
     share: float = 0.0
 
@@ -170,12 +172,31 @@ def measure(
     try:
         _require_pinned(session)
         _within_context(session)
-        with _prepared(session):
-            for cell in session.cells:
-                _measure_cell(session, cell)
+        _measure_cells(session)
     except RoostError as error:
         broke = str(error)
     return _conclude(session, broke)
+
+
+def _measure_cells(session: Session) -> None:
+    """All of them; one whose SSH connection broke is measured anew, all of it, over another one."""
+    while True:
+        measured = len(session.measured)
+        try:
+            with _prepared(session, session.cells[measured:]):
+                for cell in session.cells[measured:]:
+                    _measure_cell(session, cell)
+                    measured += 1
+            return
+        except ssh.BrokenConnectionError:
+            session.breaks += 1
+            if session.breaks > reconnecting.MOST:
+                raise
+            session.progress("the SSH connection broke, waiting for the host")
+            reconnecting.wait_and_clear(_remote(session), _name(session), session.directory)
+            del session.measured[measured:]
+            whole = {cell.id for cell in session.measured}
+            session.watches = {at: one for at, one in session.watches.items() if at[0] in whole}
 
 
 # --- before the load ------------------------------------------------------------------------------
@@ -225,9 +246,10 @@ def _within_context(session: Session) -> None:
 
 
 @contextmanager
-def _prepared(session: Session) -> Iterator[None]:
+def _prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
     """The prompts of every repetition as files in the container, for the length of a ``with``."""
     session.progress("prompts")
+    session.directory = PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
     script = resources.files("roost.measure").joinpath("render_prompts.py").read_text("utf-8")
     command = session.deployment.spec.command
     job = {
@@ -238,7 +260,7 @@ def _prepared(session: Session) -> Iterator[None]:
         "format": session.style,
         "files": {
             _file(cell, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
-            for cell in session.cells
+            for cell in cells
             for number in range(1, session.suite.repetitions.most + 1)
         },
     }
@@ -246,14 +268,24 @@ def _prepared(session: Session) -> Iterator[None]:
         done = _docker(
             session, ["exec", "-i", _name(session), "python3", "-c", script], json.dumps(job)
         )
-        _judge_tail(session, _tail(done))
+        if not session.breaks:
+            _judge_tail(session, _tail(done))
         yield
-    finally:
-        # The engine may be gone, and its container's files with it.
-        ssh.run_privileged(
-            _remote(session),
-            ["docker", "exec", _name(session), "rm", "-rf", str(session.directory)],
-        )
+    except ssh.BrokenConnectionError:
+        # It is cleared when the host is reached again.
+        raise
+    except BaseException:
+        _clear(session)
+        raise
+    _clear(session)
+
+
+def _clear(session: Session) -> None:
+    # The engine may be gone, and its container's files with it.
+    ssh.run_privileged(
+        _remote(session),
+        ["docker", "exec", _name(session), "rm", "-rf", str(session.directory)],
+    )
 
 
 def _tail(said: str) -> str:
@@ -504,13 +536,14 @@ def _conclude(session: Session, broke: str) -> Evidence:
         _figures(session, cell)
     _judge_host(session)
     suite = session.suite
+    again = f"; SSH connections that broke: {session.breaks}" if session.breaks else ""
     _check(
         session,
         "suite",
         ok=not broke,
         expected=f"{len(session.cells)} points of {session.plan.name}: {suite.protocol} "
         f"({suite.source}); prompts: {session.plan.prompts}",
-        observed=f"{sum(1 for cell in session.measured if cell.clean)} measured",
+        observed=f"{sum(1 for cell in session.measured if cell.clean)} measured{again}",
         why=broke,
     )
     document = Benchmark(
