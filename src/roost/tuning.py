@@ -346,12 +346,18 @@ def choose(
             f"nothing to choose from for {users} users: {len(cells)} points were measured",
             fix="a higher limit, or other values to vary; the table says what was refused",
         )
+    # Of many points some are faster by chance: the intervals hold all together (Bonferroni).
+    confidence = 1 - (1 - statistics.CONFIDENCE) / (len(cells) - 1)
+    gains = {
+        name: choices.speed_ratio(cells[PRESENT], here, confidence)
+        for name, here in cells.items()
+        if name != PRESENT
+    }
     # What nothing beats may be so for its noise alone: first it has to beat what is there now.
     better = {
-        name: here
-        for name, here in cells.items()
-        if (ratio := choices.speed_ratio(cells[PRESENT], here)) is not None
-        and compare.judge(ratio, choices.SPEED, tolerance) == "better"
+        name: cells[name]
+        for name, gain in gains.items()
+        if gain is not None and compare.judge(gain, choices.SPEED, tolerance) == "better"
     }
     best = list(choices.unbeaten(better or cells, tolerance))
     present = next(one.settings for one in tried if one.name == PRESENT)
@@ -360,8 +366,8 @@ def choose(
         for one in tried
     }
     point = min(best, key=lambda name: changes[name]) if better else PRESENT
-    gain = choices.speed_ratio(cells[PRESENT], cells[point]) if point != PRESENT else None
-    return Choice(point, users, tuple(name for name in best if name != point), gain)
+    rivals = tuple(name for name in best if name != point)
+    return Choice(point, users, rivals, gains.get(point))
 
 
 def snippet(search: Search, choice: Choice) -> str:
@@ -383,7 +389,7 @@ def said(choice: Choice) -> str:
     """Why it was chosen."""
     if choice.gain is None:
         return "Nothing is faster than the present settings beyond noise and tolerance."
-    rivals = f"; no difference from: {', '.join(choice.rivals)}" if choice.rivals else ""
+    rivals = f"; not told apart from: {', '.join(choice.rivals)}" if choice.rivals else ""
     return f"{choices.times(choice.gain)} the throughput of the present settings{rivals}."
 
 

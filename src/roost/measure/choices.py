@@ -98,7 +98,11 @@ def _undecided(one: Recommendation) -> str:
     return "no difference" if one.alike else "lost in noise"
 
 
-def speed_ratio(baseline: Sequence[CellPoints], other: Sequence[CellPoints]) -> Estimate | None:
+def speed_ratio(
+    baseline: Sequence[CellPoints],
+    other: Sequence[CellPoints],
+    confidence: float = statistics.CONFIDENCE,
+) -> Estimate | None:
     """Throughput of one choice over another's, the mean over the cells of both; none: there is
     none, or one of them was not measured.
 
@@ -110,7 +114,9 @@ def speed_ratio(baseline: Sequence[CellPoints], other: Sequence[CellPoints]) -> 
         for cell in baseline
         if cell.id in theirs
     ]
-    return statistics.mean_ratio(pairs) if pairs and all(a and b for a, b in pairs) else None
+    if not pairs or not all(a and b for a, b in pairs):
+        return None
+    return statistics.mean_ratio(pairs, confidence)
 
 
 def unbeaten(
