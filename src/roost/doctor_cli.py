@@ -14,6 +14,7 @@ import click
 
 from roost import options, printing
 from roost.errors import RoostError
+from roost.printable import printable
 from roost.probe_cli import JOBS, targets
 
 if TYPE_CHECKING:
@@ -64,13 +65,13 @@ def doctor(
         for item in pool.map(_examine, asked, asked.values(), planned):
             done.append(item)
             if not as_json:
-                click.echo(_describe(item, verbose=verbose) + "\n")
+                click.echo(printable(_describe(item, verbose=verbose)) + "\n")
     across = checks.between({item.asked: item.facts for item in done if item.facts})
     if as_json:
         printing.as_json(_as_json(done, across))
     else:
         for check in across:
-            click.echo("between hosts\n" + _paragraph(check) + "\n")
+            click.echo("between hosts\n" + printable(_paragraph(check)) + "\n")
     lost = [item.asked for item in done if item.error]
     if lost:
         raise RoostError(f"{len(lost)} of {len(done)} not examined: {', '.join(lost)}")

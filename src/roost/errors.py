@@ -7,9 +7,11 @@ always a defect of roost itself.
 
 from __future__ import annotations
 
+from roost.printable import printable
+
 
 class RoostError(Exception):
-    """Something the user can act on.
+    """Something the user can act on; what comes from elsewhere may stand in it as it is.
 
     Args:
         what: One sentence with the place it happened in (file and key, host, URL).
@@ -20,9 +22,7 @@ class RoostError(Exception):
     exit_code = 1
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        self.what = what
-        self.why = why
-        self.fix = fix
+        self.what, self.why, self.fix = map(printable, (what, why, fix))
         super().__init__(str(self))
 
     def __str__(self) -> str:

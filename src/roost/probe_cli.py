@@ -11,6 +11,7 @@ import click
 
 from roost import options, printing
 from roost.errors import RoostError, UsageError
+from roost.printable import printable
 
 if TYPE_CHECKING:
     from roost.inventory import Host
@@ -41,7 +42,7 @@ def probe(hosts: tuple[str, ...], inventory: Path | None, limit: str | None, as_
         probed.append(item)
         if not as_json:
             # Beside the inventory, so that `> inventory/mine/hosts.yml` keeps just that.
-            click.echo(probing.describe(item, known) + "\n", err=True)
+            click.echo(printable(probing.describe(item, known)) + "\n", err=True)
     failed = [item.asked for item in probed if item.error]
     if as_json:
         printing.as_json([probing.as_json(item, known) for item in probed])

@@ -12,6 +12,7 @@ import click
 
 from roost import options
 from roost.errors import RoostError
+from roost.printable import printable
 
 
 @click.command()
@@ -43,7 +44,7 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
                 if host in found
                 else failures.explained(failed[host]).splitlines()
             )
-            click.echo("\n    ".join([f"{host}  {lines[0]}", *lines[1:]]))
+            click.echo(printable("\n    ".join([f"{host}  {lines[0]}", *lines[1:]])))
     if failed or not all(facts["engine"]["healthy"] for facts in found.values()):
         sys.exit(1)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from roost.printable import printable
 
 Severity = Literal["error", "warning", "info"]
 Verdict = Literal["ok", "warn", "refuse"]
+#: It may quote a config or an index, which say what they like.
+Text = Annotated[str, AfterValidator(printable)]
 
 #: The command that plans with what a revision really holds.
 TO_READ = "roost plan … --hub URL, or --models DIR"
@@ -24,12 +28,12 @@ class Finding(BaseModel):
 
     id: str = Field(description="stable: `roost_accept_findings` names it")
     severity: Severity
-    summary: str
-    why: str
-    fix: str = Field(
+    summary: Text
+    why: Text
+    fix: Text = Field(
         "", description="ready to paste, where a setting mends it; empty: nothing to do"
     )
-    source: str
+    source: Text
     date: dt.date | None = Field(None, description="of a fact that was looked up, not computed")
     accepted: bool = Field(False, description="the user said to go on all the same")
 
