@@ -22,6 +22,7 @@ from roost.catalog import Catalog
 from roost.catalog_schema import Engine, Gpu, Watch
 from roost.errors import UsageError
 from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
+from roost.plan import names
 from roost.settings import Settings
 from roost.site import HostVars
 
@@ -149,12 +150,14 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         UsageError: A variable, setting, recipe, hardware or choice is wrong.
         RefusedError: The recipe does not run there, or something is not pinned.
     """
+    known = catalog_module.current()
     given = site.from_variables(host, variables)
+    names.require(given.accept_findings, known, f"{host}: roost_accept_findings")
     lock_path = given.lock_path(root)
     overrides = given.overrides(host)
     locked = lock.read(lock_path)
     resolved = launch.build(
-        catalog_module.current(),
+        known,
         given.recipe,
         given.hardware,
         speculation=given.speculation,

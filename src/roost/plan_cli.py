@@ -66,6 +66,10 @@ def plan(
     Of a RECIPE on one kind of machine, or with -i of all hosts of an inventory. Exits 3 where an
     error finding stands that nobody accepted.
     """
+    from roost import catalog
+    from roost.plan import names
+
+    names.require(accept, catalog.current(), "--accept")
     if inventory is not None:
         _only_with_recipe(context)
         refused = _hosts(inventory, limit, hub, models, accept, as_json)
@@ -209,7 +213,7 @@ def _host_facts(path: Path) -> HostFacts:
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RoostError(f"{path}: cannot be read as JSON", why=str(error)) from None
     if isinstance(data, list):
         if len(data) != 1:

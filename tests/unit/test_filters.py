@@ -13,6 +13,7 @@ from tests.unit.deployments import DRAFTER, ORNITH, WEIGHTS, deployment, write_l
 from tests.unit.plugins import load
 from tests.unit.probes import Section, probe_output
 
+from roost.errors import UsageError
 from roost.plan.reading import NotReadError
 
 filters = load("filter", "roost")
@@ -377,6 +378,11 @@ def test_the_plan_refuses_before_anything_is_fetched(tmp_path: Path) -> None:
     assert "fix: kv_cache_bytes=" in refused["errors"]
     assert refused["errors"].endswith("roost_accept_findings: [kv-too-small]")
     assert findings(given(tmp_path, "gb10"), probe=GB10_PROBE)["errors"] == ""
+
+
+def test_a_finding_that_there_is_not_is_not_accepted(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"host-01: roost_accept_findings: .*kv-too-small\?"):
+        given(tmp_path, "gb10", accept_findings=["memory-tight", "kv-to-small"])
 
 
 def test_an_accepted_finding_is_a_remark_and_in_the_release(tmp_path: Path) -> None:

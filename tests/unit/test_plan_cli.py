@@ -16,8 +16,8 @@ from tests.unit.plan_configs import qwen35_35b
 from tests.unit.probes import probe_output
 
 from roost import hosts
-from roost.errors import RoostError
-from roost.plan import reading, shown
+from roost.errors import RoostError, UsageError
+from roost.plan import names, reading, shown
 from roost.plan_cli import plan
 
 HERETIC = "ornith-1.0-35b-heretic-nvfp4-dflash"
@@ -172,6 +172,7 @@ def test_memory_in_use_lowers_the_highest_utilisation(tmp_path: Path) -> None:
     [
         ("", "cannot be read as JSON"),
         ("<html>", "cannot be read as JSON"),
+        pytest.param("[" * 100_000, "cannot be read as JSON", id="deep"),
         ("[]", "holds 0 hosts"),
         ("[1, 2]", "holds 2 hosts"),
         ("[7]", "is not what `roost probe HOST --json` prints"),
@@ -205,20 +206,40 @@ def test_text_fits_a_terminal() -> None:
             assert len(line) <= 120, line
 
 
-def test_every_finding_has_its_row_in_the_docs() -> None:
-    page = (ROOT / "docs" / "plan.md").read_text()
-    documented = set(re.findall(r"`([a-z0-9{}\-]+)`", page.split("## Findings")[1]))
+def test_every_finding_has_a_name_that_can_be_accepted() -> None:
     raised = set()
-    places = [*(ROOT / "src/roost/plan/findings").glob("*.py"), ROOT / "src/roost/plan/planner.py"]
+    places = [
+        *(ROOT / "src/roost/plan/findings").glob("*.py"),
+        *(ROOT / "src/roost/plan").glob("*.py"),
+    ]
     for path in places:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
-                names = [k.value for k in node.keywords if k.arg == "id"]
+                found = [k.value for k in node.keywords if k.arg == "id"]
                 if isinstance(node.func, ast.Name) and node.func.id == "_obstacle":
-                    names = node.args[:1]
-                raised |= {n.value for n in names if isinstance(n, ast.Constant)}
+                    found = node.args[:1]
+                raised |= {n.value for n in found if isinstance(n, ast.Constant)}
     assert raised
-    assert {name for name in raised if isinstance(name, str)} <= documented
+    assert raised <= set(names.NAMES)
+
+
+@pytest.mark.parametrize(
+    ("said", "near"),
+    [
+        ("kv-to-small", "did you mean kv-too-small"),
+        ("max_model_len-beyond-known", "did you mean max-model-len-beyond-known"),
+        ("engine-lacks-dflash3", "did you mean engine-lacks-dflash2"),
+        ("{setting}-refused", "-refused"),
+        ("xyz", "docs/plan.md lists them"),
+        ("", "docs/plan.md lists them"),
+    ],
+)
+def test_a_name_that_no_finding_has_is_no_acceptance(said: str, near: str) -> None:
+    done = run(FP8, "--on", "gb10", "--accept", "kv-too-small", "--accept", said)
+    assert isinstance(done.exception, UsageError)
+    assert f"--accept: no finding has the name {said!r}" in str(done.exception)
+    assert near in str(done.exception)
+    assert done.output == ""
 
 
 def console_blocks(page: str) -> list[tuple[str, list[str]]]:

@@ -30,10 +30,11 @@ from roost.errors import RoostError
 from roost.hub import HubRefusedError, HubUnavailableError
 from roost.launch import Weights
 from roost.lock import Lock, LockedImage
-from roost.plan import planner
+from roost.plan import names, planner
 from roost.plan.architecture import Drafter
 from roost.plan.checkpoint import Checkpoint, Shard
 from roost.plan.contents import Contents, Part
+from roost.plan.finding import Finding
 from roost.plan.planner import Plan
 from roost.settings import Settings
 
@@ -261,7 +262,7 @@ def named(name: str, finding: str) -> bool:
 
 
 def test_the_page_lists_what_is_raised_here() -> None:
-    assert set(documented()) == set(RAISED)
+    assert set(documented()) == set(RAISED) == set(names.NAMES)
 
 
 @pytest.mark.parametrize("name", RAISED)
@@ -273,6 +274,11 @@ def test_a_finding_is_raised_as_severe_as_the_page_says(name: str) -> None:
         assert one.summary
         assert one.why
         assert one.source
+
+
+def test_a_finding_without_a_name_is_none() -> None:
+    with pytest.raises(ValueError, match="is no name"):
+        Finding(id="of-my-own", severity="error", summary="s", why="w", source="s")
 
 
 def test_no_plan_of_the_catalogue_raises_what_the_page_does_not_list() -> None:

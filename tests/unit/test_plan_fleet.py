@@ -105,11 +105,17 @@ def test_a_lock_of_the_host_s_own_is_heeded(tmp_path: Path) -> None:
 def test_a_wrong_variable_costs_one_host_its_plan(tmp_path: Path) -> None:
     made = planned(
         tmp_path,
-        inventory(a=spark(), b=spark(recipe="ornith"), c=spark(settings={"max_seqs": 1})),
+        inventory(
+            a=spark(),
+            b=spark(recipe="ornith"),
+            c=spark(settings={"max_seqs": 1}),
+            d=spark(accept_findings=["kv-to-small"]),
+        ),
     )
     assert made["a"].plan is not None
     assert "'ornith' is not in the catalogue" in str(made["b"].error)
     assert "c: roost_settings: max_seqs" in str(made["c"].error)
+    assert "d: roost_accept_findings: no finding has the name 'kv-to-small'" in str(made["d"].error)
 
 
 def test_a_repository_that_cannot_be_had_is_asked_for_once(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from roost.plan import names
 from roost.printable import printable
 
 Severity = Literal["error", "warning", "info"]
@@ -26,7 +27,9 @@ class Finding(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str = Field(description="stable: `roost_accept_findings` names it")
+    id: Annotated[str, AfterValidator(names.known)] = Field(
+        description="stable: `roost_accept_findings` names it"
+    )
     severity: Severity
     summary: Text
     why: Text

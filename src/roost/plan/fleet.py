@@ -13,7 +13,7 @@ from roost.catalog import Catalog
 from roost.errors import RefusedError, RoostError
 from roost.inventory import Host, Inventory
 from roost.launch import Weights
-from roost.plan import planner
+from roost.plan import names, planner
 from roost.plan.checkpoint import Checkpoint
 from roost.plan.planner import Plan, Reader
 
@@ -85,6 +85,7 @@ def _plan(
     accept: tuple[str, ...],
 ) -> Plan:
     given = site.from_variables(host.name, host.variables)
+    names.require(given.accept_findings, catalog, f"{host.name}: roost_accept_findings")
     resolved = launch.build(
         catalog,
         given.recipe,
