@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import shlex
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
 from roost.errors import RoostError, UsageError
-from roost.lab import controller, network, profiles
+from roost.lab import controller, network, paths, profiles
 from roost.lab.cli import lab as command
-from roost.lab.cli import parse_host
+from roost.lab.cli import next_command, parse_host
 from roost.lab.hosts import HostSpec
 from roost.lab.lab import Lab, LabSpec
 
@@ -130,6 +132,47 @@ def test_an_inventory_checks_host_keys() -> None:
     assert f"UserKnownHostsFile={lab.state}/ssh/known_hosts" in options
     assert "StrictHostKeyChecking=yes" in options
     assert inventory["vars"]["ansible_user"] == "root"
+
+
+def deploys(*hosts: HostSpec, **given: Any) -> list[str]:
+    spec = LabSpec(**given, **({"hosts": hosts} if hosts else {}))
+    return shlex.split(next_command(Lab(spec)))
+
+
+def test_what_comes_next_names_what_the_inventory_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "USUAL_STATE", tmp_path / "state")
+    assert deploys() == ["ansible-playbook", "deploy.yml", "-i", "inventory/lab"]
+    state = paths.state_dir("other")
+    asked = [
+        "ansible-playbook",
+        "deploy.yml",
+        "-i",
+        f"{state}/inventory.yml",
+        "-e",
+        "roost_recipe=smollm2-135m",
+        "-e",
+        f"roost_lock_file={state}/roost.lock.yml",
+    ]
+    assert deploys(name="other") == asked
+    cpu, spark, gate = (
+        HostSpec(name="desk"),
+        HostSpec(name="spark", profile="gb10"),
+        HostSpec(name="gate", gateway=True),
+    )
+    assert deploys(cpu, spark, gate, name="other") == [*asked, "--limit", "desk,gate"]
+    assert deploys(spark, gate, name="other") == ["roost", "probe", "-i", f"{state}/inventory.yml"]
+
+
+def test_another_lab_of_the_usual_name_has_an_inventory_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = f"{tmp_path}/state/lab/inventory.yml"
+    assert written in deploys()  # kept elsewhere
+    monkeypatch.setattr(paths, "USUAL_STATE", tmp_path / "state")
+    assert written in deploys(subnet=ipaddress.IPv4Network("10.78.0.0/24"))
+    assert written in deploys(HostSpec(name="lab-01"), HostSpec(name="lab-03"))
 
 
 # -- the controller

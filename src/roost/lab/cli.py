@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shlex
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from roost.errors import UsageError
 from roost.lab import controller, network, paths
 from roost.lab.controller import Say
 from roost.lab.hosts import HostSpec
-from roost.lab.lab import Lab, LabSpec, LabStatus
+from roost.lab.lab import EMBEDDED_DEFAULT, Lab, LabSpec, LabStatus
 
 _name = click.option("--name", default="lab", show_default=True, help="Which lab of this machine.")
 
@@ -220,5 +221,21 @@ def _show(seen: LabStatus, shown: Lab) -> None:
         ("registry", seen.registry, seen.registry_running),
     ):
         console.print(f"{service:<9} {place}  {'running' if running else 'stopped'}")
-    inventory = "inventory/lab" if seen.name == "lab" else shown.inventory_file
-    console.print(f"next: ansible-playbook deploy.yml -i {inventory}")
+    console.print(f"next: {next_command(shown)}")
+
+
+def next_command(lab: Lab) -> str:
+    """What to do with a lab that is up, ready to paste: deploy what its hub and registry have.
+
+    No recipe that they have runs on a host that plays a GPU; such hosts can be looked at.
+    """
+    if lab.spec == LabSpec().addressed() and lab.state.parent == paths.USUAL_STATE:
+        return "ansible-playbook deploy.yml -i inventory/lab"
+    able = [host for host in lab.spec.hosts if host.profile == "cpu"]
+    if all(host.gateway for host in able):
+        return shlex.join(["roost", "probe", "-i", str(lab.inventory_file)])
+    chosen = [] if len(able) == len(lab.spec.hosts) else ["--limit", ",".join(h.name for h in able)]
+    given = {"roost_recipe": EMBEDDED_DEFAULT, "roost_lock_file": lab.lock_file}
+    extra = [word for name, value in given.items() for word in ("-e", f"{name}={value}")]
+    command = ["ansible-playbook", "deploy.yml", "-i", str(lab.inventory_file), *extra, *chosen]
+    return shlex.join(command)

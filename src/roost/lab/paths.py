@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+#: Where labs are kept unless told else; ``inventory/lab`` names the keys and the lock there.
+USUAL_STATE = Path("/var/lib/roost-lab")
+
 
 def cache_dir() -> Path:
     """What is built once: ``/var/cache/roost-lab``, or ``ROOST_LAB_CACHE``."""
@@ -17,7 +20,7 @@ def cache_dir() -> Path:
 
 def state_parent() -> Path:
     """The parent of all labs' state: ``/var/lib/roost-lab``, or ``ROOST_LAB_STATE``."""
-    return Path(os.environ.get("ROOST_LAB_STATE", "/var/lib/roost-lab"))
+    return Path(os.environ.get("ROOST_LAB_STATE", USUAL_STATE))
 
 
 def state_dir(lab_name: str) -> Path:
