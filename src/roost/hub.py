@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from roost.errors import RoostError
 from roost.lock import LockedModel
+from roost.onhost.weights import answers
 from roost.pins import Repository
 
 if TYPE_CHECKING:
@@ -249,41 +250,56 @@ def _answering(where: str) -> Iterator[None]:
 
 
 def _refusal(where: str, response: httpx2.Response) -> RoostError:
-    """What a hub means by a status and the code beside it."""
-    status, code = response.status_code, response.headers.get("X-Error-Code")
-    if code == "GatedRepo":
-        return HubRefusedError(
-            f"{where}: the repository is gated",
-            fix=f"accept its terms on the hub and give a token that opens it: {_GIVEN}",
-        )
-    if code == "RevisionNotFound":
-        return HubRefusedError(
-            f"{where}: no such revision",
-            why="the branch, tag or commit is gone, or never was there",
-            fix="look at the repository's history and correct the recipe's revision",
-        )
-    if code == "EntryNotFound":
-        return HubRefusedError(
-            f"{where}: no such file",
-            why="the hub lists it and does not have it",
-            fix="try again; if it stays so, the repository is broken at this revision",
-        )
-    if code == "RepoNotFound" or status == 401:
-        return HubRefusedError(
-            f"{where}: no such repository",
-            why="missing, private, or gated without a token: the hub answers the same to all three",
-            fix=f"check the name; for a private repository give a token: {_GIVEN}",
-        )
+    """What a hub means by an answer that is not what was asked for."""
+    status, headers = response.status_code, response.headers
+    with_token = "Authorization" in response.request.headers
+    meant = answers.meaning(status, headers, with_token=with_token)
+    kind = HubUnavailableError if answers.passes(status) else HubRefusedError
+    if meant == "mirror":
+        _, saw, fix = answers.MIRROR_REFUSALS[headers["X-Error-Code"]]
+        return kind(f"{where}: {saw}", fix=fix[0].lower() + fix[1:])
+    if meant in _MEANT:
+        saw, why, fix = _MEANT[meant]
+        return HubRefusedError(f"{where}: {saw}", why=why, fix=fix)
     # A signed address of a storage host is nothing to print; its name says enough.
     why = f"the answer is from {response.url.host}" if response.history else ""
-    what = f"{where}: the hub answered {status}"
-    if status == 429 or status >= 500:
-        pause = response.headers.get("Retry-After", "")
-        wait = f"{pause} seconds " if pause.isdecimal() else ""
-        return HubUnavailableError(what, why=why, fix=f"wait {wait}and try again")
-    if status == 403:
-        return HubRefusedError(what, why=why, fix=f"give a token that may read it: {_GIVEN}")
-    return HubRefusedError(what, why=why, fix="check the address")
+    fix = "check the address"
+    if answers.passes(status):
+        wait = answers.asked_wait(headers)
+        fix = f"wait {f'{wait:.0f} seconds ' if wait else ''}and try again"
+    elif meant == "forbidden":
+        fix = f"give a token that may read it: {_GIVEN}"
+    return kind(f"{where}: the hub answered {status}", why=why, fix=fix)
+
+
+#: What was seen, why, and what to do, for what needs no more than words.
+_MEANT = {
+    "gated": (
+        "the repository is gated",
+        "",
+        f"accept its terms on the hub and give a token that opens it: {_GIVEN}",
+    ),
+    "token": (
+        "the hub does not know the token",
+        "it is expired, revoked or mistyped",
+        f"make a new one on the hub: {_GIVEN}",
+    ),
+    "revision": (
+        "no such revision",
+        "the branch, tag or commit is gone, or never was there",
+        "look at the repository's history and correct the recipe's revision",
+    ),
+    "entry": (
+        "no such file",
+        "the hub lists it and does not have it",
+        "try again; if it stays so, the repository is broken at this revision",
+    ),
+    "repository": (
+        "no such repository",
+        "missing, private, or gated without a token: the hub answers the same to all three",
+        f"check the name; for a private repository give a token: {_GIVEN}",
+    ),
+}
 
 
 def _expand(api: HfApi, repository: Repository) -> str:

@@ -81,6 +81,17 @@ def test_each_answer_has_its_own_words(
     assert "org/name@main" in caught.value.what
 
 
+def test_a_token_that_the_hub_does_not_know_is_said_to_be_unknown(standin: StandinHub) -> None:
+    standin.status = 401
+    standin.headers = {"X-Error-Message": "Invalid credentials in Authorization header"}
+    with pytest.raises(hub.HubRefusedError, match="the hub does not know the token") as caught:
+        hub.resolve(REPOSITORY, standin.url, "hf_old")
+    assert "hf_old" not in str(caught.value)
+    # Without one it is a repository that is not there, or not for everyone.
+    with pytest.raises(hub.HubRefusedError, match="no such repository"):
+        hub.resolve(REPOSITORY, standin.url)
+
+
 def test_a_token_of_the_environment_is_not_sent_in_the_clear(
     standin: StandinHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,7 @@ from roost import hub
 from roost.errors import RoostError, UsageError
 from roost.lab import hubstore
 from roost.lab.hubserver import application
+from roost.onhost.weights import answers
 from roost.onhost.weights import safetensors as file_format
 from roost.pins import Repository, Revision
 from roost.plan import cache as kept_reads
@@ -295,6 +296,9 @@ class Wire:
         return [name for name, _ in self.asked]
 
 
+NETWORK, UPSTREAM = (
+    answers.MIRROR_REFUSALS[f"Mirror{name}"][1] for name in ("Network", "Upstream")
+)
 REFUSALS: list[tuple[int, dict[str, str], str, str]] = [
     (401, {}, "no such repository", "HF_TOKEN"),
     (401, {"X-Error-Code": "GatedRepo"}, "the repository is gated", "HF_TOKEN"),
@@ -306,6 +310,10 @@ REFUSALS: list[tuple[int, dict[str, str], str, str]] = [
     (404, {}, "the hub answered 404", "check the address"),
     (429, {"Retry-After": "30"}, "the hub answered 429", "wait 30 seconds and try again"),
     (429, {"Retry-After": "Fri, 31 Dec 1999"}, "the hub answered 429", "wait and try again"),
+    (429, {"RateLimit": '"api";r=0;t=71'}, "the hub answered 429", "wait 71 seconds and try again"),
+    (408, {}, "the hub answered 408", "wait and try again"),
+    (403, {"X-Error-Code": "MirrorNetwork"}, NETWORK, "add this host's network to mirror_allow"),
+    (502, {"X-Error-Code": "MirrorUpstream"}, UPSTREAM, "check the network and the name server"),
     (500, {}, "the hub answered 500", "wait and try again"),
     (503, {}, "the hub answered 503", "wait and try again"),
 ]
@@ -538,7 +546,7 @@ class TestHub:
                 read(wire.url, commit)
             assert caught.value.what == where + message
             assert fix in caught.value.fix
-            unavailable = status == 429 or status >= 500
+            unavailable = status in {408, 429} or status >= 500
             assert isinstance(caught.value, hub.HubUnavailableError) == unavailable
 
     def test_a_gated_repository(self, wire: Wire, store: Path, folder: Path) -> None:

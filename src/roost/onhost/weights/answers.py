@@ -77,6 +77,17 @@ MIRROR_REFUSALS = {
     ),
 }
 
+_CODES = {
+    "RevisionNotFound": "revision",
+    "EntryNotFound": "entry",
+    "GatedRepo": "gated",
+    "RepoNotFound": "repository",
+    **dict.fromkeys(MIRROR_REFUSALS, "mirror"),
+}
+_STATUSES = {401: "repository", 403: "forbidden", 416: "range", 429: "limit"}
+#: Also said to who comes with a token that nobody has.
+_UNSEEN = {"", "gated", "repository"}
+
 
 def asked_wait(headers: Any) -> float | None:
     """Seconds that an answer asks to be left alone for, in whichever way it says so."""
@@ -93,66 +104,92 @@ def asked_wait(headers: Any) -> float | None:
         return None
 
 
+def passes(status: int) -> bool:
+    """Whether an answer of this status may be another one soon."""
+    return status >= 500 or status in {408, 429}
+
+
+def meaning(status: int, headers: Any, *, with_token: bool) -> str:
+    """What a hub means by an answer that is not what was asked for.
+
+    Args:
+        status: Of HTTP.
+        headers: Of the answer; their names are found in any case.
+        with_token: Whether a token went with the question.
+
+    Returns:
+        ``revision`` or ``entry`` (the repository has no such revision, or no such file),
+        ``mirror`` (see :data:`MIRROR_REFUSALS`), ``token`` (the hub does not know it), ``gated``,
+        ``repository`` (there is none to be seen), ``forbidden``, ``range`` (it has no such bytes),
+        ``limit`` (too many questions), or ``other``.
+    """
+    said = headers.get("X-Error-Message", "").lower()
+    meant = _CODES.get(headers.get("X-Error-Code", ""), "")
+    if status == 401 and with_token and "credentials" in said and meant in _UNSEEN:
+        return "token"
+    return meant or _STATUSES.get(status, "other")
+
+
 def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> SnapshotError:
     """What an HTTP status of the hub means."""
-    code = error.headers.get("X-Error-Code", "")
-    said = error.headers.get("X-Error-Message", "")
-    if code == "RevisionNotFound":
+    meant = meaning(error.code, error.headers, with_token=with_token)
+    if meant == "revision":
         return SnapshotError(
             "revision",
             f"{where}: the hub has the repository, but not this revision",
             "It was removed (by a rewritten history, for example), or the lock was written against "
             "another hub: run `roost lock` and look at what changed",
         )
-    if code in MIRROR_REFUSALS:
-        reason, saw, fix = MIRROR_REFUSALS[code]
-        return SnapshotError(reason, f"{where}: {saw}", fix, outage=code == "MirrorUpstream")
-    if code == "EntryNotFound":
+    if meant == "mirror":
+        reason, saw, fix = MIRROR_REFUSALS[error.headers["X-Error-Code"]]
+        return SnapshotError(reason, f"{where}: {saw}", fix, outage=passes(error.code))
+    if meant == "entry":
         return SnapshotError(
             "incomplete",
             f"{where}: the hub lists this file and does not have it",
             "Try again; if it stays so, the repository is broken at this revision: pin another one",
         )
-    if error.code == 401 and with_token and "credentials" in said.lower():
+    if meant == "token":
         return SnapshotError(
             "token",
             f"{where}: the hub does not know the token (expired, revoked or mistyped)",
             "Make a new one on the hub and set roost_hub_token",
         )
-    if code == "GatedRepo":
-        if with_token:
-            return SnapshotError(
-                "gated",
-                f"{where}: the repository is gated, and the token does not open it",
-                "Accept its terms on the hub with the account that the token belongs to, and give "
-                "the token the right to read gated repositories",
-            )
+    if meant == "gated" and with_token:
+        return SnapshotError(
+            "gated",
+            f"{where}: the repository is gated, and the token does not open it",
+            "Accept its terms on the hub with the account that the token belongs to, and give "
+            "the token the right to read gated repositories",
+        )
+    if meant == "gated":
         return SnapshotError(
             "gated",
             f"{where}: the repository is gated, and no token was given",
             "Accept its terms on the hub, make a token there and set roost_hub_token",
         )
-    if code == "RepoNotFound" or error.code == 401:
+    if meant == "repository":
         return SnapshotError(
             "repository",
             f"{where}: the hub shows no such repository: it is missing, private, or gated and "
             "asked without a token that opens it; the hub answers all three alike",
             "Check its name; for a private one set roost_hub_token",
         )
-    if error.code == 403:
-        host, said = urllib.parse.urlsplit(error.url).netloc, said[:200].replace(". ", "; ")
+    if meant == "forbidden":
+        said = error.headers.get("X-Error-Message", "")[:200].replace(". ", "; ")
+        host = urllib.parse.urlsplit(error.url).netloc
         return SnapshotError(
             "forbidden",
             f"{where}: {host} forbids it (403{f', {said!r}' if said else ''})",
             "If it is the hub, give the token (roost_hub_token) the right to read this repository; "
             "if it is a proxy or a firewall, have it let that address through",
         )
-    if error.code == 416:
+    if meant == "range":
         return SnapshotError(
             "stale", f"{where}: the hub does not have the part that was asked for", "Deploy again"
         )
     wait = asked_wait(error.headers)
-    if error.code == 429:
+    if meant == "limit":
         asks = f" and asks to wait {wait:.0f} s" if wait is not None else ""
         return SnapshotError(
             "rate_limit",
@@ -167,6 +204,6 @@ def refusal(where: str, error: urllib.error.HTTPError, with_token: bool) -> Snap
         "hub_error",
         f"{where}: the hub answered {error.code} ({error.reason})",
         "Wait and try again; if it stays so, check that roost_hub_endpoint is a model hub",
-        outage=error.code >= 500 or error.code == 408,
+        outage=passes(error.code),
         wait=wait,
     )
