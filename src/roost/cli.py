@@ -229,7 +229,8 @@ def lock(
     lock_file: Path | None,
 ) -> None:
     """Ask hub and registry what every branch, tag and short commit means, and write it down."""
-    from roost import locking, settings
+    from roost import lock as locks
+    from roost import locking, progress, settings
 
     job = locking.plan(
         recipe,
@@ -239,13 +240,18 @@ def lock(
         lock_file=lock_file,
         overrides=settings.parse_assignments(assignments),
     )
-    outcome = locking.run(job, write=not check)
+    with progress.shown() as lines:
+        outcome = locking.run(
+            job,
+            write=not check,
+            progress=lambda at, of, name: lines.pass_by("lock", f"asking {at} of {of}: {name}"),
+        )
     for line in outcome.drift:
         click.echo(line)
     if not outcome.drift and not outcome.failures:
         click.echo(f"{job.lock_file}: nothing drifted")
-    for failure in outcome.failures:
-        click.echo(f"roost: {failure}", err=True)
+    for told in locks.told(outcome.failures):
+        click.echo(f"roost: {told}", err=True)
     if outcome.failures or (check and outcome.drift):
         sys.exit(1)
 

@@ -38,6 +38,10 @@ class RoostError(Exception):
         return [str(self)]
 
 
+class UnansweredError(RoostError):
+    """A service was asked, and nothing came back: so it may be with the next question."""
+
+
 class UsageError(RoostError):
     """The command or its arguments make no sense: nothing was attempted."""
 

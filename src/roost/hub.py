@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from roost.errors import RoostError
+from roost.errors import RoostError, UnansweredError
 from roost.lock import LockedModel
 from roost.onhost.weights import answers
 from roost.pins import Repository
@@ -38,6 +38,10 @@ _GIVEN = "roost_hub_token in the inventory, HF_TOKEN where there is none"
 
 class HubUnavailableError(RoostError):
     """No hub answered, or it would not now: this says nothing about the repository."""
+
+
+class HubUnansweredError(HubUnavailableError, UnansweredError):
+    """Nothing answered at all."""
 
 
 class HubRefusedError(RoostError):
@@ -230,12 +234,12 @@ def _answering(where: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise _refusal(where, error.response) from None
     except httpx2.TimeoutException:
-        raise HubUnavailableError(
+        raise HubUnansweredError(
             f"{where}: the hub did not answer within {TIMEOUT:.0f} s",
             fix="try again; check the network and the hub's address (roost_hub_endpoint)",
         ) from None
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        raise HubUnavailableError(
+        raise HubUnansweredError(
             f"{where}: the hub cannot be reached",
             why=" ".join(str(error).split()) or type(error).__name__,
             fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -147,6 +147,20 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.error}\n  kept: {self.kept}"
+
+
+def told(failures: Iterable[Failure]) -> Iterator[str]:
+    """Failures as a person reads them; of those that are alike, why and what to do is said once."""
+    alike: dict[tuple[str, str], list[Failure]] = {}
+    for failure in failures:
+        alike.setdefault((failure.error.why, failure.error.fix), []).append(failure)
+    for (why, fix), found in alike.items():
+        if len(found) == 1:
+            yield str(found[0])
+            continue
+        each = [f"{one.error.what}\n    kept: {one.kept}" for one in found]
+        said = f"{len(found)} could not be resolved, for the same reason:\n  " + "\n  ".join(each)
+        yield str(RoostError(said, why=why, fix=fix))
 
 
 def resolve(

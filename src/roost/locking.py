@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import functools
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -12,9 +12,10 @@ from typing import TypeVar
 from roost import catalog, fallbacks, hub, lock, site
 from roost.catalog import Catalog
 from roost.catalog_schema import Recipe
-from roost.errors import RoostError, UsageError
+from roost.errors import RoostError, UnansweredError, UsageError
 from roost.lock import Failure, Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision
+from roost.references import split_registry
 from roost.registry import GoneError, Registry
 from roost.root import default_lock_file
 from roost.settings import Settings
@@ -173,24 +174,76 @@ def _images_of(recipe: Recipe, hardware: str | None) -> list[Image]:
     return [image for image in named if image.build is None]
 
 
-def run(job: Job, *, write: bool) -> Outcome:
+def run(
+    job: Job, *, write: bool, progress: Callable[[int, int, str], None] = lambda *_: None
+) -> Outcome:
     """Ask everything, and write the lock unless told not to.
 
     What could not be resolved keeps the entry it had; the rest is still written.
+
+    Args:
+        job: What to ask.
+        write: The lock, where anything in it is another.
+        progress: Is told which question is asked, of how many, and what it is about.
     """
     before = lock.read(job.lock_file)
+    # Recipes share drafters, and machines share images: each is asked for once.
+    repositories = {(one.repo, one.revision.name): one for one in job.repositories}.values()
+    images = {(one.repository, one.name): one for one in job.images}.values()
+    number = itertools.count(1)
+    patience = _Patience()
+
+    def ask_hub(repository: Repository) -> LockedModel:
+        name = f"{repository.repo}@{repository.revision.name}"
+        progress(next(number), len(repositories) + len(images), name)
+        return patience.ask("the hub", name, lambda: _ask_hub(repository, job))
+
+    def ask_registry(image: Image) -> LockedImage:
+        progress(next(number), len(repositories) + len(images), image.reference)
+        where = job.registry_mirror or split_registry(image.repository)[0] or "docker.io"
+        return patience.ask(
+            where, image.reference, lambda: _ask_registry(image, job.registry_mirror, before)
+        )
+
     after, failures = lock.resolve(
         before,
-        # Recipes share drafters, and machines share images: each is asked for once.
-        {(one.repo, one.revision.name): one for one in job.repositories}.values(),
-        {(one.repository, one.name): one for one in job.images}.values(),
-        ask_hub=functools.partial(_ask_hub, job=job),
-        ask_registry=functools.partial(_ask_registry, mirror=job.registry_mirror, lock=before),
+        repositories,
+        images,
+        ask_hub=ask_hub,
+        ask_registry=ask_registry,
         today=dt.datetime.now(dt.UTC).date(),
     )
     if write and after != before:
         lock.write(job.lock_file, after)
     return Outcome(after, lock.drift(before, after), failures)
+
+
+class _Patience:
+    """Asks services, and one that was silent twice in a row no more: each time takes its while."""
+
+    _TIMES = 2
+
+    def __init__(self) -> None:
+        self._silent: dict[str, list[UnansweredError]] = {}
+
+    def ask(self, service: str, name: str, question: Callable[[], Value]) -> Value:
+        before = self._silent.setdefault(service, [])
+        if len(before) >= self._TIMES:
+            raise UnansweredError(
+                f"{name}: not asked, since {service} does not answer",
+                why=before[-1].why,
+                fix=before[-1].fix,
+            )
+        try:
+            answer = question()
+        except UnansweredError as error:
+            before.append(error)
+            raise
+        except RoostError:
+            before.clear()
+            raise
+        before.clear()
+        return answer
 
 
 def _ask_hub(repository: Repository, job: Job) -> LockedModel:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,18 @@ from rich.text import Text
 
 class Lines:
     """Lines of progress on standard error, one after the other: for files and pipes."""
+
+    #: Seconds between two lines of :meth:`pass_by`.
+    pause = 10.0
+
+    def __init__(self) -> None:
+        self._passed = time.monotonic()
+
+    def pass_by(self, host: str, line: str) -> None:
+        """A line that the next one makes worthless: one now and then, and none of a short work."""
+        if (now := time.monotonic()) - self._passed > self.pause:
+            self._passed = now
+            self.say(host, line)
 
     def say(self, host: str, line: str) -> None:
         """The newest line of a host."""
@@ -27,7 +40,10 @@ class Lines:
 class Display(Lines):
     """A line for each host under way, written anew where it stands: for terminals."""
 
+    pause = 0.2
+
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._newest: dict[str, str] = {}
         self.live = Live(
             console=console,

@@ -12,7 +12,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from roost.errors import RoostError
+from roost.errors import RoostError, UnansweredError
 from roost.lock import LockedImage
 from roost.pins import Image
 from roost.references import split_mirror, split_registry
@@ -154,7 +154,7 @@ class Registry:
             AttributeError,
         ) as error:
             # The last three are how oras takes a challenge that is none.
-            raise RoostError(
+            raise UnansweredError(
                 f"{what}: the registry cannot be reached",
                 why=_last_cause(error),
                 fix="check the network and the registry's address (roost_registry_mirror)",

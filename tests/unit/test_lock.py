@@ -9,7 +9,7 @@ import pytest
 
 from roost import lock
 from roost.errors import RoostError
-from roost.lock import Lock, LockedImage, LockedModel
+from roost.lock import Failure, Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision
 
 REPOSITORY = Repository(repo="org/name", revision=Revision(branch="main"))
@@ -62,6 +62,17 @@ def test_an_outage_keeps_what_was_there() -> None:
     assert [str(failure) for failure in failures] == [
         f"hub is down\n  kept: {'a' * 40} of 2026-01-01",
         "hub is down\n  kept: nothing: it was not locked before",
+    ]
+
+
+def test_what_failures_have_in_common_is_said_once() -> None:
+    down = [RoostError(f"{name}: no answer", why="no network", fix="wait") for name in ("a", "b")]
+    other = RoostError("c: no such revision", why="it is gone", fix="correct it")
+    found = [Failure(error, "nothing") for error in (down[0], other, down[1])]
+    assert list(lock.told(found)) == [
+        "2 could not be resolved, for the same reason:\n  a: no answer\n    kept: nothing\n"
+        "  b: no answer\n    kept: nothing\n  why: no network\n  fix: wait",
+        "c: no such revision\n  why: it is gone\n  fix: correct it\n  kept: nothing",
     ]
 
 

@@ -13,9 +13,10 @@ from tests.unit.source_000 import AUTHOR_DIGEST, DRAFTER
 
 from roost import catalog, deployment, lock, locking, registry
 from roost.catalog_schema import Recipe
-from roost.errors import RefusedError, RoostError
+from roost.errors import RefusedError, RoostError, UnansweredError
+from roost.hub import HubUnansweredError
 from roost.lock import Lock, LockedImage, LockedModel
-from roost.pins import Image, Repository
+from roost.pins import Image, Repository, Revision
 from roost.root import CATALOG_VARIABLE
 from roost.settings import Settings
 
@@ -175,6 +176,47 @@ def test_without_network_it_says_so_and_locks_what_the_recipe_pins(tmp_path: Pat
     assert again.drift == []
     assert f"kept: {'a' * 40} of {today()}" in str(again.failures[0])
     assert deploy(tmp_path, path).requirements.image_bytes == {}
+
+
+class Hub:
+    """Is silent when asked for the first repositories, and again from another one on."""
+
+    def __init__(self, silent: set[int]) -> None:
+        self.silent, self.asked = silent, 0
+
+    def resolve(self, repository: Repository, *_: object) -> LockedModel:
+        self.asked += 1
+        if self.asked in self.silent:
+            raise HubUnansweredError(f"{repository.repo}: no answer", why="timeout", fix="wait")
+        if self.asked == 3:
+            raise RoostError("no such repository")
+        return LockedModel(commit=COMMIT, resolved=today())
+
+
+@pytest.mark.parametrize(
+    ("silent", "asked", "unanswered"), [({1, 2}, 2, 6), ({1, 4, 6}, 6, 3), ({2, 4, 5}, 5, 4)]
+)
+def test_a_service_that_stays_silent_is_not_waited_for_each_time(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    silent: set[int],
+    asked: int,
+    unanswered: int,
+) -> None:
+    hub = Hub(silent)
+    monkeypatch.setattr("roost.hub.resolve", hub.resolve)
+    repositories = [
+        Repository(repo=f"org/{at}", revision=Revision(branch="main")) for at in range(6)
+    ]
+    job = locking.Job(repositories, [], None, None, tmp_path / "lock.yml")
+    told: list[tuple[int, int, str]] = []
+    failures = locking.run(job, write=False, progress=lambda *seen: told.append(seen)).failures
+    assert hub.asked == asked
+    quiet = [one for one in failures if isinstance(one.error, UnansweredError)]
+    assert len(quiet) == unanswered
+    assert told == [(at + 1, 6, f"org/{at}@main") for at in range(6)]
+    # Whether asked or not, the reason is the same, and is said once.
+    assert sum("why: timeout" in text for text in lock.told(failures)) == 1
 
 
 def today() -> dt.date:

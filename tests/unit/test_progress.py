@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 
 import pytest
 from rich.console import Console
@@ -40,3 +41,15 @@ def test_elsewhere_it_is_a_line_for_each_step(capsys: pytest.CaptureFixture[str]
             print("spark-01 is done")
     said = capsys.readouterr()
     assert (said.err, said.out) == ("spark-01: point 1 of 2\n", "spark-01 is done\n")
+
+
+def test_what_passes_is_said_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count(step=4)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock) / 2)
+    lines = progress.Lines()
+    for at in range(12):
+        lines.pass_by("lock", f"asking {at} of 12")
+    said = capsys.readouterr().err.splitlines()
+    assert said == ["lock: asking 5 of 12", "lock: asking 11 of 12"]
