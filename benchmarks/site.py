@@ -1,6 +1,6 @@
 """How long a site of many runs takes to build, how much memory, and how quickly its index answers.
 
-Usage: python -m benchmarks.site [RUNS …]
+Usage: python -m benchmarks.site [RUNS …] [--jobs N …]
 
 Makes up that many kept runs (100, 1,000, 5,000 and 10,000 by default): ten hosts, each verified and
 benchmarked every night, twelve points of forty prompts in three repetitions, with notebooks and raw
@@ -8,6 +8,8 @@ files. ``roost report`` then builds their site three times: from nothing, again 
 and after one more night. Headless Chromium opens the index as a phone of 390 pixels whose processor
 is a quarter as fast as this one's. A line of JSON for each number of runs: seconds, MiB of the
 largest process, KB, and milliseconds until tables answer, until charts are drawn, and of answers.
+With ``--jobs`` it is instead built from nothing with each of these numbers of processes, in turn
+and three times, and a line has the medians of seconds, and their ratios to the first number's.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import datetime as dt
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -90,17 +93,46 @@ def fill(root: Path, first: int, count: int, made: tuple[list[Path], list[Path]]
         (folder / RESULT).write_text(json.dumps(document, indent=1))
 
 
-def build(root: Path, site: Path) -> tuple[float, float, float]:
-    """Seconds, seconds of a processor, and MiB of the whole process ``roost report``."""
+def build(root: Path, site: Path, *options: str) -> tuple[float, float, float]:
+    """Seconds, seconds of a processor, and MiB of the largest process of ``roost report``."""
     began = time.monotonic()
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("roost"), "report", str(root), "--out", str(site)],
+        [
+            Path(sys.executable).with_name("roost"),
+            "report",
+            str(root),
+            "--out",
+            str(site),
+            *options,
+        ],
         stdout=subprocess.DEVNULL,
     )
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
     return time.monotonic() - began, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+
+
+def in_turn(root: Path, site: Path, jobs: list[int]) -> dict[str, float]:
+    """Medians of building from nothing with so many processes."""
+    took: dict[int, list[float]] = {number: [] for number in jobs}
+    largest: dict[int, float] = {}
+    ratios: dict[int, list[float]] = {number: [] for number in jobs}
+    for _ in range(3):
+        for number in jobs:
+            seconds, _, largest[number] = build(root, site, "--jobs", str(number))
+            took[number].append(seconds)
+            ratios[number].append(seconds / took[jobs[0]][-1])
+            shutil.rmtree(site)
+    return {
+        f"{number} jobs {what}": value
+        for number in jobs
+        for what, value in (
+            ("s", statistics.median(took[number])),
+            ("ratio", statistics.median(ratios[number])),
+            ("MiB", largest[number]),
+        )
+    }
 
 
 #: Until what was asked for has been drawn.
@@ -132,6 +164,7 @@ def answers(page: Page, index: Path) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=int, nargs="*", default=[100, 1_000, 5_000, 10_000])
+    parser.add_argument("--jobs", type=int, nargs="+", help="compare so many processes instead")
     parser.add_argument("--in", dest="home", type=Path, help="where to work (default: /tmp)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=given.home, prefix="roost-site-") as work:
@@ -141,6 +174,11 @@ def main() -> None:
             root, site = home / "runs", home / "site"
             fill(root, 0, count, made)
             said: dict[str, float] = {"runs": count}
+            if given.jobs:
+                said |= in_turn(root, site, given.jobs)
+                print(json.dumps({k: round(v, 3) for k, v in said.items()}), flush=True)
+                shutil.rmtree(root)
+                continue
             for name in ("built", "again", "a night more"):
                 if name == "a night more":
                     fill(root, count, 2 * len(HOSTS), made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -17,23 +18,41 @@ from roost import options
     type=click.Path(path_type=Path, file_okay=False),
     help="The site's folder (default: site/ in the repository).",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    help="Processes that make pages, where there are many (default: one a processor, at most 8).",
+)
 @options.as_json
-def report(runs: Path | None, out: Path | None, as_json: bool) -> None:
+def report(runs: Path | None, out: Path | None, jobs: int | None, as_json: bool) -> None:
     """Build a static site of kept runs (RUNS, by default runs/ in the repository).
 
     An index with tables that sort and figures over time, and a page a run with its notebook, charts
     and raw files. Open site/index.html as it lies there: nothing is fetched. A site that was there
     is replaced in one step; a folder that holds anything else is left alone.
     """
+    from roost import progress as progressing
     from roost import reportsite
     from roost.measure import store
+    from roost.reportsite import making
     from roost.root import repository_root
 
-    def say(problem: str) -> None:
-        click.echo(f"roost: {problem}", err=True)
-
     place = out or repository_root() / "site"
-    built = reportsite.build(store.locate(runs or "runs"), place, say=say)
+    root = store.locate(runs or "runs")
+    usable = os.cpu_count() or 1
+    with progressing.shown() as lines:
+
+        def say(problem: str) -> None:
+            with lines.aside("report"):
+                click.echo(f"roost: {problem}", err=True)
+
+        built = reportsite.build(
+            root,
+            place,
+            say=say,
+            progress=lambda done, of: lines.pass_by("report", f"{done:,} of {of:,} runs"),
+            jobs=jobs or min(usable, making.MOST),
+        )
     if as_json:
         pages = {name: str(page) for name, page in built.pages.items()}
         document = {"index": str(built.index), "pages": pages, "problems": built.problems}

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import gc
+import itertools
 import json
 import math
 import os
 import re
 import shutil
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -21,14 +24,14 @@ from click.testing import CliRunner
 from tests.unit.kept_runs import DIGEST, NOW, benchmark, html_output, keep, notebook
 from tests.unit.test_runs import full_disk
 
-from roost import measure, report_cli, reportsite, runs
+from roost import measure, progress, report_cli, reportsite, runs
 from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store, throttling
 from roost.measure.checks import Check, Figure
 from roost.measure.throttling import Sample, Watch
 from roost.parquet import Table
-from roost.reportsite import charts, pages, publish, reuse
+from roost.reportsite import charts, making, pages, publish, reuse
 from roost.reportsite import notebook as notebooks
 
 #: Whatever of this runs, is fetched or reaches out of its place would be a hole.
@@ -318,11 +321,12 @@ def test_a_site_is_replaced_and_nothing_else_is(
     if not exchange:
         monkeypatch.setattr(publish, "_exchange", lambda *_: Path("/nowhere").stat())
     site = build(root)
-    (site / "stale.html").touch()
+    stale = site / "runs" / "stale.html"
+    stale.touch()
     inode = site.stat().st_ino
     build(root)
     assert site.stat().st_ino != inode
-    assert not (site / "stale.html").exists()
+    assert not stale.exists()
     assert sorted(path.name for path in root.parent.iterdir()) == ["runs", "site"]
     mine = root.parent / "mine"
     mine.mkdir()
@@ -331,6 +335,99 @@ def test_a_site_is_replaced_and_nothing_else_is(
         with pytest.raises(UsageError, match="no site that roost made"):
             reportsite.build(root, place)
     assert (mine / "thesis.tex").exists()
+
+
+def test_what_somebody_put_into_a_site_is_not_taken_away(root: Path) -> None:
+    site = build(root)
+    (site / "CNAME").touch()
+    (site / ".git").mkdir()
+    with pytest.raises(UsageError, match=r"roost did not make: \.git, CNAME"):
+        build(root)
+    assert (site / "CNAME").exists()
+    assert sorted(path.name for path in root.parent.iterdir()) == ["runs", "site"]
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders that are found from now on, as they are."""
+    seen: list[Path] = []
+    find = store.find
+
+    def noted(root: Path) -> Iterator[Path]:
+        for folder in find(root):
+            seen.append(folder)
+            yield folder
+
+    monkeypatch.setattr(store, "find", noted)
+    return seen
+
+
+def test_a_place_of_other_things_is_refused_before_all_of_it_is_seen(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = looked_at(monkeypatch)
+    monkeypatch.setattr(publish, "_STRANGERS", 5)
+    etc = root.parent / "etc"
+    for at in range(20):
+        (etc / f"{at:02}" / "inner").mkdir(parents=True)
+    with pytest.raises(UsageError, match="etc: is no folder of runs"):
+        reportsite.build(etc, root.parent / "site")
+    assert len(seen) == 6
+    # Where it would be written to is looked at first.
+    seen.clear()
+    with pytest.raises(UsageError, match="no site that roost made"):
+        reportsite.build(etc, etc)
+    assert seen == []
+    # Few may lie among the runs; without any run they are none.
+    monkeypatch.setattr(publish, "_STRANGERS", 20)
+    with pytest.raises(RoostError, match="no run in it"):
+        reportsite.build(etc, root.parent / "site")
+    assert not (root.parent / "site").exists()
+    (root / "3-empty").mkdir()
+    assert len(reportsite.build(root, root.parent / "site").pages) == 3
+
+
+def test_many_runs_without_a_result_are_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publish, "_STRANGERS", 1)
+    for at in range(3):
+        (tmp_path / "runs" / f"20261129T16000{at}Z-spark-01-killed").mkdir(parents=True)
+    assert len(reportsite.build(tmp_path / "runs", tmp_path / "site").pages) == 3
+
+
+def test_several_processes_make_the_same_site(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(root, "3-rollout", notebook="rollout")
+    keep(root / "3-rollout", "a", notebook="verify", figures={})
+    (root / "4-killed").mkdir()
+    alone = files(build(root))
+    monkeypatch.setattr(making, "ENOUGH", 2)
+    told: list[str] = []
+    done: list[tuple[int, int]] = []
+    several = root.parent / "several"
+    built = reportsite.build(
+        root, several, jobs=2, say=told.append, progress=lambda *seen: done.append(seen)
+    )
+    assert files(several) == alone
+    assert done == [(at, 5) for at in range(1, 6)]
+    assert len(told) == len(built.problems) == 1
+    # Nothing of this process could be seen elsewhere: the pages were made there.
+    monkeypatch.setattr(making, "page_of", None)
+    reportsite.build(root, root.parent / "again", jobs=2)
+
+
+def test_a_process_that_ends_is_one_message(root: Path) -> None:
+    class Pool:
+        def submit(self, *_: object) -> Future[Any]:
+            lost: Future[Any] = Future()
+            lost.set_exception(BrokenProcessPool())
+            return lost
+
+    made = making.Makers(making.Site(root, root.parent, set()), 2)
+    made._pool = cast(ProcessPoolExecutor, Pool())
+    made.begin(making.Task(root / _NAMES[0], "", {}, [], []))
+    with pytest.raises(RoostError, match="a process that makes pages") as caught:
+        list(made.finished(wait=True))
+    assert "--jobs 1" in caught.value.fix
 
 
 def test_two_that_build_the_first_site_at_a_time(
@@ -714,6 +811,16 @@ def test_the_verb(root: Path) -> None:
     assert isinstance(failed.exception, RoostError)
     assert "no run in it" in str(failed.exception)
     assert not (root.parent / "t").exists()
+
+
+def test_the_verb_says_how_far_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file is told every few seconds, and nothing of what is done at once."""
+    clock = itertools.count(step=11)
+    words = [str(root), "--out", str(root.parent / "s")]
+    assert "1 of 2" not in CliRunner().invoke(report_cli.report, words).stderr
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    done = CliRunner().invoke(report_cli.report, words)
+    assert done.stderr == "report: 1 of 2 runs\nreport: 2 of 2 runs\n"
 
 
 def test_a_size_is_said_shortly() -> None:

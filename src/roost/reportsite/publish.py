@@ -7,19 +7,20 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
 from roost.errors import RoostError, UsageError
 from roost.measure import store
-from roost.measure.store import SITE_MARK, Kept
-from roost.reportsite import pages
+from roost.measure.store import SITE_MARK
+from roost.reportsite import making, pages
 from roost.reportsite import rows as run_rows
-from roost.reportsite.reuse import Before, Page, key_of, named, remember
+from roost.reportsite.reuse import Before, Page, key_of, remember
 from roost.reportsite.rows import Row, address
+from roost.runs import RESULT
 
 TITLE = "Runs"
 #: What browsers and servers show as text or offer to save. A copy of anything else is named .txt,
@@ -44,7 +45,13 @@ class Built:
 
 
 def build(
-    root: Path, out: Path, *, title: str = TITLE, say: Callable[[str], None] = lambda _: None
+    root: Path,
+    out: Path,
+    *,
+    title: str = TITLE,
+    say: Callable[[str], None] = lambda _: None,
+    progress: Callable[[int, int], None] = lambda *_: None,
+    jobs: int = 1,
 ) -> Built:
     """Make the site of every run below a folder.
 
@@ -52,33 +59,32 @@ def build(
     within others: so the folder of a rollout, which holds its hosts' runs, becomes a site of its
     own. Equal folders give equal sites. A site that was there is replaced in one step, and stays if
     anything fails; of it the pages of runs that have not changed are kept, and one run at a time is
-    in memory.
+    in memory of each process.
 
     Args:
         root: Where runs are kept, or one run.
         out: The site's folder: new, empty, or a site.
         title: Of the index.
         say: Is told of each folder that cannot be read as a whole.
+        progress: Is told how many runs are done, of how many.
+        jobs: Processes that make pages, where there are enough of them. With more than one the
+            caller's main module must be safe to import, as :mod:`multiprocessing` asks.
 
     Raises:
-        UsageError: There is no such folder, or ``out`` holds something else.
+        UsageError: There is no such folder, it is none of runs, or ``out`` holds something else.
         RoostError: There is no run in it, or the site cannot be written.
     """
-    folders = list(store.find(root))
-    if not folders:
-        raise RoostError(
-            f"{root}: no run in it", fix="make one: roost verify -i INVENTORY --runs " + str(root)
-        )
     # A link is followed: what it leads to is the site.
     place = Path(os.path.realpath(out))
     _refuse_others(place, out)
+    folders = _runs(root)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name}."))
     except OSError as error:
         raise _unwritten(out, error) from None
     try:
-        rows = _write(root, folders, Before.read(place), fresh, title, say)
+        rows = _write(root, folders, Before.read(place), fresh, title, say, progress, jobs)
         # mkdtemp makes a folder for the owner alone; this one is for everyone.
         mask = os.umask(0)
         os.umask(mask)
@@ -96,15 +102,68 @@ def build(
     )
 
 
+#: What a site has in its folder.
+_OURS = {"all.html", "assets", "index.html", "raw", "runs", SITE_MARK}
+
+
 def _refuse_others(place: Path, out: Path) -> None:
-    if place.is_dir() and ((place / SITE_MARK).exists() or not any(place.iterdir())):
+    """Replace nothing but a site, and of a site nothing that is not roost's."""
+    try:
+        there = {one.name for one in place.iterdir()}
+    except FileNotFoundError:
         return
-    if place.exists():
+    except NotADirectoryError:
+        there = {place.name}
+    except OSError as error:
+        raise _unwritten(out, error) from None
+    if there and SITE_MARK not in there:
         raise UsageError(
             f"{out}: is there already, and is no site that roost made",
             why="building a site replaces the whole folder",
             fix="choose another --out, or remove it yourself",
         )
+    if others := sorted(there - _OURS):
+        raise UsageError(
+            f"{out}: the site has something in it that roost did not make: "
+            + ", ".join(others[:3])
+            + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+            why="building a site replaces the whole folder",
+            fix="move it out of there, or choose another --out",
+        )
+
+
+#: Folders that are no runs, among those that are; more are another kind of place.
+_STRANGERS = 1000
+
+
+def _runs(root: Path) -> list[Path]:
+    """The folders of a site; a place of other things is refused before all of it is looked at."""
+    folders, strangers = [], 0
+    for folder in store.find(root):
+        folders.append(folder)
+        strangers += not _is_run(folder)
+        if strangers > _STRANGERS and 2 * strangers > len(folders):
+            raise UsageError(
+                f"{root}: is no folder of runs",
+                why=f"of the first {len(folders):,} folders in it {strangers:,} hold no run",
+                fix="name the folder in which runs are kept (runs/ unless told else)",
+            )
+    if strangers == len(folders):
+        raise RoostError(
+            f"{root}: no run in it", fix="make one: roost verify -i INVENTORY --runs " + str(root)
+        )
+    return folders
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether it is one, or is called like one that left nothing."""
+    if run_rows.stamp(folder.name):
+        return True
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - names alone, of thousands
+    except OSError:
+        return False
+    return any(name in {RESULT, store.ROLLOUT} or name.endswith(".ipynb") for name in names)
 
 
 def _unwritten(out: Path, error: OSError) -> RoostError:
@@ -122,6 +181,8 @@ def _write(
     site: Path,
     title: str,
     say: Callable[[str], None],
+    progress: Callable[[int, int], None],
+    jobs: int,
 ) -> list[Row]:
     """Write the site, and return its rows in the order of their folders."""
     assets = site / "assets"
@@ -136,22 +197,30 @@ def _write(
                 inside[above].append(folder)
     known = set(names.values())
     made: dict[Path, Page] = {}
-    # A run's page tells of those within its folder, so that they come first.
-    for folder in reversed(folders):
-        name = names[folder]
-        files, unread, seen = _keep_files(folder, name, inside.keys(), site)
-        within = [made[one].row for one in inside[folder]]
-        key = key_of(name, seen, within)
-        page = None if unread else before.take(name, key, known, site)
-        if page is None:
-            kept = store.read(folder, root)
-            for problem in filter(None, (kept.problem, *unread)):
-                say(problem)
-            # Where the runs are on this machine is nothing that a site has to tell.
-            problems = [kept.problem.replace(f"{root}/", ""), *unread]
-            kept = replace(kept, problem="; ".join(filter(None, problems)))
-            page = _make(kept, key, files, within, known, site, say)
+
+    def done(folder: Path, page: Page, problems: Sequence[str] = ()) -> None:
+        for problem in problems:
+            say(problem)
         made[folder] = page
+        progress(len(made), len(folders))
+
+    with making.makers(making.Site(root, site, known), jobs) as maker:
+        # A run's page tells of those within its folder, so that they come first.
+        for level in _levels(inside):
+            for folder in level:
+                name = names[folder]
+                files, unread, seen = _keep_files(folder, name, inside.keys(), site)
+                within = [made[one].row for one in inside[folder]]
+                key = key_of(name, seen, within)
+                page = None if unread else before.take(name, key, known, site)
+                if page is not None:
+                    done(folder, page)
+                    continue
+                maker.begin(making.Task(folder, key, files, unread, within))
+                for finished in maker.finished(wait=False):
+                    done(*finished)
+            for finished in maker.finished(wait=True):
+                done(*finished)
     rows = [made[folder].row for folder in folders]
     newest = sorted(rows, key=lambda row: (row.started or "9", row.name), reverse=True)
     (assets / "index.js").write_text(run_rows.script(newest), encoding="utf-8")
@@ -162,27 +231,15 @@ def _write(
     return rows
 
 
-def _make(
-    kept: Kept,
-    key: str,
-    files: Mapping[str, str],
-    within: Sequence[Row],
-    names: Set[str],
-    site: Path,
-    say: Callable[[str], None],
-) -> Page:
-    """Write a run's page."""
-    row = run_rows.of(kept)
-    others = named(row, names)
-    page, problems = pages.run(kept, files, within, others)
-    for problem in problems:
-        say(problem)
-    row = replace(row, problem="; ".join(filter(None, (row.problem, *problems))))
-    text = page.encode()
-    path = site / address(row.name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text)
-    return Page(key, len(text), others, row)
+def _levels(inside: dict[Path, list[Path]]) -> list[list[Path]]:
+    """Folders without another one within, then those around these alone, and so on."""
+    height: dict[Path, int] = {}
+    for folder in reversed(inside):
+        height[folder] = 1 + max((height[one] for one in inside[folder]), default=-1)
+    levels: list[list[Path]] = [[] for _ in range(1 + max(height.values()))]
+    for folder in inside:
+        levels[height[folder]].append(folder)
+    return levels
 
 
 def _plotly() -> Path:

@@ -101,7 +101,12 @@ def of(run: Kept) -> Row:
 def _started(run: Kept) -> str:
     if run.result:
         return run.result.started.astimezone(dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
-    said = re.match(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z-", run.folder.name, re.ASCII)
+    return stamp(run.folder.name)
+
+
+def stamp(folder: str) -> str:
+    """When a run began, as its folder's name says; empty where it says nothing."""
+    said = re.match(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z-", folder, re.ASCII)
     return "{}-{}-{} {}:{}:{}".format(*said.groups()) if said else ""
 
 
