@@ -30,9 +30,7 @@ from roost.errors import RoostError, UsageError
     help="Pack what this inventory deploys, instead of recipes.",
 )
 @options.hub("Hub to fetch from (default: the public one).")
-@click.option(
-    "--registry", metavar="HOST[:PORT]", help="Registry that serves every image (default: theirs)."
-)
+@options.registry("Registry that serves every image (default: theirs).")
 @options.lock_file
 @click.option("--check", is_flag=True, help="Fetch nothing; read what is there and compare.")
 def bundle(

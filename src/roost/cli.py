@@ -6,6 +6,7 @@ Imports of anything heavy happen inside the verbs, so that ``roost show`` answer
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -94,6 +95,9 @@ def cli(own_catalog: Path | None) -> None:
 
 def main() -> None:
     """Entry point: prints what a person can act on, never a traceback for a user's mistake."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # Not every terminal has every character; that is nothing to stop for.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         cli.main(standalone_mode=False)
     except RoostError as error:
@@ -213,7 +217,7 @@ def show(
 )
 @click.option("--check", is_flag=True, help="Write nothing; exit 1 if anything drifted.")
 @options.hub("Hub or mirror to ask (default: the public one).")
-@click.option("--registry", metavar="HOST[:PORT]", help="Registry that serves every image.")
+@options.registry("Registry that serves every image.")
 @click.option(
     "--lock-file",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from roost import options, printing
+from roost.errors import RoostError
 
 if TYPE_CHECKING:
     from io import BufferedReader
@@ -32,8 +33,11 @@ def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     """
     import roost.diagnose
 
-    empty = not file.peek(1)
-    found = roost.diagnose.diagnose(file, engine=engine)
+    try:
+        empty = not file.peek(1)
+        found = roost.diagnose.diagnose(file, engine=engine)
+    except OSError as error:
+        raise RoostError(f"{file.name}: cannot be read", why=str(error.strerror)) from None
     if as_json:
         printing.as_json([dataclasses.asdict(item) for item in found])
     elif empty:

@@ -244,7 +244,7 @@ def _answering(where: str) -> Iterator[None]:
             why=" ".join(str(error).split()) or type(error).__name__,
             fix="check the network and the hub's address (roost_hub_endpoint, HF_ENDPOINT)",
         ) from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
         # The last is how the client takes an error whose JSON is not a mapping.
         raise HubUnavailableError(
             f"{where}: what answers is not a model hub",

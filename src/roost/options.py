@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from roost.errors import UsageError
+from roost.references import MIRROR
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
@@ -58,6 +59,19 @@ def hub(meaning: str) -> Callable[[_Verb], _Verb]:
         return url
 
     return click.option("--hub", metavar="URL", callback=check, help=meaning)
+
+
+def registry(meaning: str) -> Callable[[_Verb], _Verb]:
+    """``--registry HOST[:PORT]``; what it is asked for differs by verb."""
+
+    def check(_: click.Context, parameter: click.Parameter, address: str | None) -> str | None:
+        if address and not re.match(MIRROR, address):
+            raise click.BadParameter(
+                "must be HOST[:PORT], with http:// before it for one without TLS", param=parameter
+            )
+        return address
+
+    return click.option("--registry", metavar="HOST[:PORT]", callback=check, help=meaning)
 
 
 prompts = click.option(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+#: A mirror's address: ``host[:port]``, with ``http://`` before it for one without TLS.
+MIRROR = r"^(https?://)?[\w.\-\[\]:]+$"
+
 
 def split_registry(repository: str) -> tuple[str | None, str]:
     """The registry that a repository's name begins with, if it names one, and the rest.

@@ -113,7 +113,7 @@ class Registry:
             document = json.loads(response.content)
             if not isinstance(document, dict):
                 raise ValueError
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RoostError(
                 f"{self.where}: the answer for {path} is not JSON",
                 fix="check that a registry answers at that address, not a proxy's login page",
@@ -213,7 +213,7 @@ def _codes(response: requests.Response) -> set[str]:
     """The codes of a registry's error document; empty if it is none."""
     try:
         return {str(error["code"]) for error in json.loads(response.content)["errors"]}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return set()
 
 

@@ -16,6 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from roost.errors import UsageError
 
+#: Characters of a wrong value that its message repeats.
+_LONGEST = 200
+
 Count = Annotated[int, Field(ge=1)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]+$")]
 
@@ -76,10 +79,11 @@ def _require_json(said: str) -> None:
     if value.lstrip("'\"\\ ").startswith("{"):
         try:
             json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{said!r} is no JSON ({error}); keys and texts stand in double quotes, nothing is "
-                "quoted a second time, and a template that is still in it was never filled in"
+                f"{_shown(said)} is no JSON ({error}); keys and texts stand in double quotes, "
+                "nothing is quoted a second time, and a template that is still in it was never "
+                "filled in"
             ) from None
 
 
@@ -130,9 +134,14 @@ def from_mapping(given: Any, where: str) -> Settings:
                 )
             else:
                 # Reasons of our own hold the value already.
-                shown = "" if item["type"] == "value_error" else f" (it is {item['input']!r})"
+                shown = "" if item["type"] == "value_error" else f" (it is {_shown(item['input'])})"
                 reasons.append(f"{key}: {item['msg'].removeprefix('Value error, ')}{shown}")
         raise UsageError(f"{where}: " + "; ".join(dict.fromkeys(reasons)), fix=fix) from None
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def parse_assignments(pairs: Iterable[str]) -> Settings:
@@ -148,7 +157,7 @@ def parse_assignments(pairs: Iterable[str]) -> Settings:
             raise UsageError(f"--set {pair}: must be key=value")
         try:
             given[key] = yaml.safe_load(text)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             given[key] = text
         if Settings.model_fields.get(key) and _wants_text(key) and not isinstance(given[key], str):
             # On a command line nobody quotes twice: 31977 for a revision is text.

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 from roost import settings as settings_module
 from roost.errors import UsageError
 from roost.launch import Site
+from roost.references import MIRROR
 from roost.settings import Settings, Strict
 
 PREFIX = "roost_"
@@ -62,7 +63,7 @@ Url = Annotated[str, Field(pattern=r"^https?://[^\s/]+(/[^\s]*)?$"), AfterValida
 PipOption = Annotated[str, AfterValidator(_no_account)]
 Key = Annotated[SecretStr, AfterValidator(_key)]
 Address = Annotated[str, AfterValidator(_ip_address)]
-Mirror = Annotated[str, Field(pattern=r"^(https?://)?[\w.\-\[\]:]+$")]
+Mirror = Annotated[str, Field(pattern=MIRROR)]
 Share = Annotated[float, Field(ge=0, le=1)]
 AbsolutePath = Annotated[str, Field(pattern=r"^/[^:\s]+$")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -106,6 +107,9 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["plan", "smollm2-135m", "--on", "cpu", "--host-facts", "x"], 2, "does not exist"),
         (["plan", "smollm2-135m", "--on", "cpu", "--hub", "hub.local"], 2, "begin with http"),
         (["lock", "smollm2-135m", "--hub", "hub.local"], 2, "begin with http"),
+        (["lock", "smollm2-135m", "--registry", "http://"], 2, "must be HOST[:PORT]"),
+        (["bundle", "smollm2-135m", "--to", "b", "--registry", "a b"], 2, "must be HOST[:PORT]"),
+        (["plan", "smollm2-135m", "--on", "cpu", "--accept", "x"], 2, "no finding has the name"),
         (["probe", "--limit", "x"], 2, "--limit needs an inventory"),
         (["deploy", "-i", "inventory/lab", "-K"], 2, "no password to read"),
         (["verify", "-i", "inventory/lab", "--long-context", "500"], 2, "512 or more"),
@@ -191,6 +195,18 @@ def test_a_full_disk_is_one_message() -> None:
             check=False,
         )
     assert (done.returncode, done.stderr) == (1, "roost: No space left on device\n")
+
+
+def test_a_terminal_without_a_character_is_no_traceback() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "roost.cli", "plan", "ornith-1.0-35b-fp8", "--on", "gb10"],
+        capture_output=True,
+        encoding="latin-1",
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "roost plan \\u2026 --hub URL" in done.stdout
 
 
 def test_the_list_of_verbs_has_whole_sentences() -> None:

@@ -62,6 +62,7 @@ def standin() -> Iterator[StandinHub]:
     [
         (200, {}, "<html>please log in</html>", "what answers is not a model hub"),
         (200, {}, "[]", "what answers is not a model hub"),
+        pytest.param(200, {}, "[" * 100_000, "what answers is not a model hub", id="deep"),
         (200, {}, '{"id": "org/name", "sha": "main", "siblings": []}', "names no commit"),
         (404, {"X-Error-Code": "RevisionNotFound"}, "", "no such revision"),
         (404, {"X-Error-Code": "RepoNotFound"}, "", "no such repository"),

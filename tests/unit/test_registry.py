@@ -193,6 +193,8 @@ def refusal(code: str) -> str:
         (404, {}, "<html>not here</html>", "404, without a word about what is not there"),
         (503, {}, "", "the registry answered 503"),
         (200, {}, "<html>please log in</html>", "is not JSON"),
+        pytest.param(200, {}, "[" * 100_000, "is not JSON", id="deep"),
+        pytest.param(404, {}, "[" * 100_000, "404, without a word", id="deep refusal"),
         (200, {}, '{"manifests": [{"platform": {"os": "linux"}}]}', "asked for"),
     ],
 )

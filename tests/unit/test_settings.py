@@ -64,6 +64,9 @@ def test_a_revision_on_the_command_line_stays_text(text: str) -> None:
         ("image=vllm/vllm-openai:nightly", "names no digest"),
         ("extra_args=[", "extra_args: Input should be a valid list"),
         ("attention_backend=A; rm -rf /", "attention_backend: String should match pattern"),
+        pytest.param("max_model_len=" + "9" * 5000, "valid integer (it is '999", id="digits"),
+        pytest.param("extra_args=" + "[" * 5000, f"(it is '{'[' * 199}…)", id="deep"),
+        pytest.param('extra_args=[\'{"a":' + "[" * 50_000 + "']", "is no JSON", id="deep JSON"),
     ],
 )
 def test_refused_assignments(pair: str, message: str) -> None:

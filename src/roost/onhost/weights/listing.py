@@ -28,7 +28,7 @@ def ask(hub: Hub, revision: Revision) -> list[File]:
         commit, files = document["sha"], [_file(revision, one) for one in document["siblings"]]
     except (OSError, http.client.HTTPException) as error:
         raise no_answer(revision.where, error, hub.timeout) from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SnapshotError(
             "hub_error",
             f"{revision.where}: what answers is not a model hub ({type(error).__name__})",
