@@ -36,11 +36,12 @@ def report(runs: Path | None, out: Path | None, jobs: int | None, as_json: bool)
     from roost.measure import store
     from roost.reportsite import making
     from roost.root import repository_root
+    from roost.signals import terminable
 
     place = out or repository_root() / "site"
     root = store.locate(runs or "runs")
     usable = os.cpu_count() or 1
-    with progressing.shown() as lines:
+    with terminable(), progressing.shown() as lines:
 
         def say(problem: str) -> None:
             with lines.aside("report"):

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -811,6 +812,13 @@ def test_the_verb(root: Path) -> None:
     assert isinstance(failed.exception, RoostError)
     assert "no run in it" in str(failed.exception)
     assert not (root.parent / "t").exists()
+
+
+def test_a_polite_kill_leaves_nothing_behind(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "run", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    words = [str(root), "--out", str(root.parent / "s")]
+    assert CliRunner().invoke(report_cli.report, words).exit_code == 143
+    assert [path.name for path in root.parent.iterdir()] == ["runs"]
 
 
 def test_the_verb_says_how_far_it_is(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

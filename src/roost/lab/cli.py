@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import shlex
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 from pydantic import ValidationError
@@ -24,6 +21,7 @@ from roost.lab import controller, network, paths
 from roost.lab.controller import Say
 from roost.lab.hosts import HostSpec
 from roost.lab.lab import EMBEDDED_DEFAULT, Lab, LabSpec, LabStatus
+from roost.signals import terminable
 
 _name = click.option("--name", default="lab", show_default=True, help="Which lab of this machine.")
 
@@ -54,7 +52,7 @@ def up(name: str, subnet: str | None, hosts: tuple[str, ...], install: bool) -> 
     say = clock()
     spec = _spec(name, subnet, hosts)
     controller.check_machine()
-    with _terminable():
+    with terminable():
         if install:
             controller.install_tools(say)
         brought = Lab(spec, rootfs=_build_all)
@@ -74,7 +72,7 @@ def build(install: bool) -> None:
     """
     say = clock()
     controller.check_machine()
-    with _terminable():
+    with terminable():
         if install:
             controller.install_tools(say)
         controller.check_tools()
@@ -107,7 +105,7 @@ def status(name: str, as_json: bool) -> None:
 @_name
 def down(name: str) -> None:
     """Take a lab down and leave nothing of it but the cache."""
-    with _terminable():
+    with terminable():
         if not Lab(_spec(name)).down(clock()):
             click.echo(f"lab {name} is down already")
 
@@ -190,20 +188,6 @@ def _build_all(say: Say) -> Sequence[Path]:
 
     build.build_all(paths.cache_dir(), say)
     return build.host_rootfs(paths.cache_dir(), say)
-
-
-@contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """A polite kill cleans up just as Ctrl-C does."""
-
-    def leave(number: int, _: FrameType | None) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _show(seen: LabStatus, shown: Lab) -> None:

@@ -11,10 +11,11 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 from roost.errors import RoostError
@@ -155,14 +156,29 @@ def _pool(site: Site, jobs: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("forkserver")
     # Imported once, and had by all.
     context.set_forkserver_preload([__name__, "nbconvert"])
-    return ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(site,))
+    pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(site,))
+
+    def start() -> None:
+        resource_tracker.ensure_running()
+        # Ctrl-C reaches all processes of a terminal; the first one ends the others, which have
+        # their mask from here.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        for _ in range(jobs):
+            pool.submit(os.getpid)
+
+    try:
+        # In a thread, since no signal interrupts that halfway through the start of a process.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(start).result()
+    except BaseException:
+        pool.shutdown(cancel_futures=True)
+        raise
+    return pool
 
 
 def _begin(site: Site) -> None:
     global _site
     _site = site
-    # Ctrl-C reaches all processes of a terminal; the first of them ends the others.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
