@@ -74,12 +74,16 @@ def main() -> None:
     except stores.BusyError as error:
         fix = "stop it when that has ended"
         module.fail_json(msg=f"another deploy is at work on this host ({error})", fix=fix)
-    others = None if given["despite_rollout"] else lease.of_others(store)
-    if others:
+    others = lease.of_others(store)
+    if others and not given["despite_rollout"]:
         said = f"it takes part in {lease.part(others)} ({lease.said(others)})"
         module.fail_json(msg=said, fix=lease.fix(others))
     try:
-        module.exit_json(changed=transaction.halt(Machine(), store))
+        changed = transaction.halt(Machine(), store)
+        if others and "experiment" in others:
+            # Else it would have the engine serve again with whatever it tries next.
+            lease.give_up(store, others["owner"])
+        module.exit_json(changed=changed)
     except (MachineError, OSError) as error:
         module.fail_json(msg=str(error), fix="see systemctl status roost-llm docker on the host")
 

@@ -19,7 +19,7 @@ from tests.unit.fake_machine import Behaviour, FakeMachine, Killed, counted, fak
 from roost import releases
 from roost.onhost import NAME, lease, transaction
 from roost.onhost.logs import unpacked
-from roost.onhost.store import Store
+from roost.onhost.store import KEPT, Store
 from roost.onhost.trial import Wanted
 
 WRONG = {"capital of France": "La capitale de la, la, la", "2+2": "4"}
@@ -120,7 +120,56 @@ def test_an_experiment_goes_on_until_something_serves_that_is_to_stay(
     assert held(site) is None
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_whoever_deploys_after_an_experiment_can_go_back_to_what_served_before_it(
+    site: Site, again: bool
+) -> None:
+    """However many were tried after it, and though what stays is one of them."""
+    site.deploy(site.wanted("older"))
+    before = experiment(site)
+    tried = [site.wanted(f"tried-{number}") for number in range(KEPT + 2)]
+    for one in tried:
+        site.deploy(one, tries=True)
+    assert site.store.pointed("previous") == site.wanted("older").id
+    chosen = tried[-1] if again else site.wanted("chosen")
+    assert site.deploy(chosen)["previous"] == before.id
+    assert site.store.pointed("previous") == before.id
+    assert before.id in site.store.ids()
+    assert site.deploy(before)["outcome"] == "serves"
+
+
+def test_going_back_from_an_experiment_leaves_no_trace_of_what_it_tried(site: Site) -> None:
+    site.deploy(site.wanted("older"))
+    before = experiment(site)
+    site.deploy(site.wanted("tried"), tries=True)
+    site.deploy(before)
+    assert (site.store.pointed("current"), site.store.pointed("previous")) == (
+        before.id,
+        site.wanted("older").id,
+    )
+
+
 # When it is stopped
+
+
+def test_a_first_deploy_that_was_killed_is_stopped(site: Site) -> None:
+    assert kill(site, site.wanted("a"), Behaviour(), 2)
+    swap = site.store.begun()
+    assert swap is not None
+    site.store.begin({**swap, "phase": "trial"})
+    assert site.machine.running() != []
+    assert transaction.halt(site.machine, site.store)
+    assert site.machine.running() == []
+
+
+def test_an_engine_without_a_unit_is_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an older roost, or because somebody has removed the unit's file."""
+    site.deploy(site.wanted())
+    none = {"ActiveState": "inactive", "UnitFileState": ""}
+    monkeypatch.setattr(site.machine, "unit", lambda _: none)
+    monkeypatch.setattr(site.machine, "unit_disable", lambda _: pytest.fail("there is none"))
+    assert transaction.halt(site.machine, site.store)
+    assert site.machine.running() == []
 
 
 def test_a_stopped_engine_stays_so_until_it_is_wanted(site: Site) -> None:

@@ -43,6 +43,11 @@ said = {{'outcome': end, 'release': 'x', 'previous': 'y', 'failure': failure, 'r
 with open({seen!r} + '/' + given['release']['host'], 'w') as file:
     file.write(json.dumps([state, int(given['turn_timeout'])]))
 """,
+    "engine_stop": """
+with open({seen!r} + '/stopped', 'a') as file:
+    file.write('x')
+said = {{}}
+""",
 }
 MODULE = """#!/usr/bin/python
 import json, sys
@@ -51,6 +56,22 @@ given = json.load(open(sys.argv[1]))
 {body}
 print(json.dumps({{'changed': False, **said}}))
 """
+
+
+def standins(
+    folder: Path, made: Gateway, busy: str | None, lease: dict[str, str] | None
+) -> tuple[Path, list[str]]:
+    """Write the modules that are made up; their folder, and the gateway's files."""
+    library, seen = folder / "library", folder / "seen"
+    for made_up in (library, seen):
+        made_up.mkdir(exist_ok=True)
+    paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
+    for name, body in STANDINS.items():
+        text = body.format(
+            src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy, lease=lease
+        )
+        (library / f"{name}.py").write_text(MODULE.format(body=text))
+    return library, paths
 
 
 def run(
@@ -69,16 +90,7 @@ def run(
         busy: Who deploys them at the moment.
         lease: Of the rollout that they take part in.
     """
-    library = folder / "library"
-    seen = folder / "seen"
-    for made_up in (library, seen):
-        made_up.mkdir()
-    paths = [str(folder / "master.sock"), str(made.config), str(folder / "states")]
-    for name, body in STANDINS.items():
-        text = body.format(
-            src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy, lease=lease
-        )
-        (library / f"{name}.py").write_text(MODULE.format(body=text))
+    library, paths = standins(folder, made, busy, lease)
     wanted = deployment(folder).model_dump(mode="json")
     common = {
         "ansible_connection": "local",
@@ -225,8 +237,13 @@ def test_hosts_of_a_rollout_are_drained_and_returned_by_that_alone(tmp_path: Pat
     assert said.count("fatal:") == 2
 
 
-def by_hand(folder: Path, made: Gateway, name: str, **variables: Any) -> str:
-    """What ``playbooks/drain.yml`` and ``return.yml`` do, for a host that cannot be reached."""
+def by_hand(
+    folder: Path, made: Gateway, name: str, library: Path | None = None, **variables: Any
+) -> str:
+    """What ``playbooks/drain.yml`` and ``return.yml`` do, for a host that cannot be reached.
+
+    With ``library``, modules are taken from there first.
+    """
     away = {
         "ansible_connection": "ssh",
         "ansible_host": "127.0.0.1",
@@ -246,7 +263,9 @@ def by_hand(folder: Path, made: Gateway, name: str, **variables: Any) -> str:
     overrides = json.dumps({f"__gateway_{key}": str(path) for key, path in places.items()})
     done = plays.ansible(
         *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides),
-        ANSIBLE_LIBRARY=str(plays.ROOT / "plugins" / "modules"),
+        ANSIBLE_LIBRARY=":".join(
+            str(place) for place in (library, plays.ROOT / "plugins" / "modules") if place
+        ),
         ANSIBLE_CONFIG=str(plays.ROOT / "ansible.cfg"),
     )
     return " ".join((done.stdout + done.stderr).split())
@@ -270,9 +289,80 @@ def test_a_host_that_cannot_be_asked_whose_it_is_is_drained_and_not_returned(
         assert made.server("one").state == "ready"
 
 
-def test_a_host_of_an_experiment_may_be_drained_by_hand(tmp_path: Path) -> None:
-    lease = {"owner": "t1", "experiment": "tune"}
+def stop(
+    folder: Path,
+    made: Gateway,
+    limit: str,
+    lease: dict[str, str] | None = None,
+    **variables: Any,
+) -> tuple[str, int]:
+    """Stop engines as ``playbooks/stop.yml`` does; what Ansible said, and how many were stopped."""
+    library, paths = standins(folder, made, None, lease)
+    (folder / "seen" / "stopped").write_text("")
+    common = {
+        "ansible_connection": "local",
+        "llm_server_deployment": deployment(folder).model_dump(mode="json"),
+        "llm_server_gateway": "gate",
+        "roost_gateway": "gate",
+        "gateway_drain_timeout": 10,
+        **variables,
+    }
+    # A third host, of another gateway.
+    hosts = {"one": common, "two": common, "far": {**common, "roost_gateway": "elsewhere"}}
+    everyone = {**hosts, "gate": {"ansible_connection": "local"}}
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": everyone}}))
+    tasks = [{"ansible.builtin.include_role": {"name": "llm_server", "tasks_from": "stop.yml"}}]
+    play = [{"hosts": "all:!gate", "gather_facts": False, "tasks": tasks}]
+    (folder / "play.yml").write_text(json.dumps(play))
+    places = dict(zip(("master", "config", "states"), paths, strict=True))
+    overrides = json.dumps({f"__gateway_{name}": path for name, path in places.items()})
+    done = plays.ansible(
+        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides),
+        *("--limit", limit),
+        ANSIBLE_LIBRARY=f"{library}:{plays.ROOT / 'plugins' / 'modules'}",
+    )
+    said = " ".join((done.stdout + done.stderr).split())
+    return said, len((folder / "seen" / "stopped").read_text())
+
+
+def test_the_last_host_is_stopped_with_all_the_others_and_not_alone(tmp_path: Path) -> None:
     with gateway(tmp_path, 2) as made:
-        said = run(tmp_path, made, {"one": {"outcome": "serves"}}, lease=lease)
-        assert made.server("one").state == "ready", said
-    assert json.loads((tmp_path / "seen" / "one").read_text())[0] == "drain"
+        said, stopped = stop(tmp_path, made, "one")
+        assert (stopped, made.server("one").state) == (1, "drain"), said
+        said, stopped = stop(tmp_path, made, "two")
+        assert stopped == 0
+        assert made.server("two").state == "ready"
+        assert "no other host would be left to serve" in said
+        said, stopped = stop(tmp_path, made, "one:two")
+        assert (stopped, made.server("two").state) == (2, "drain"), said
+
+
+def test_a_host_of_others_is_neither_drained_nor_stopped(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        lease = {"owner": "t1", "experiment": "tune"}
+        said, stopped = stop(tmp_path, made, "one", lease)
+        assert (stopped, made.server("one").state) == (0, "ready")
+        assert "one: its engine was not stopped why: it takes part in" in said
+        assert "fix: wait for its end" in said
+        said, stopped = stop(tmp_path, made, "one", lease, llm_server_despite_rollout=True)
+        assert (stopped, made.server("one").state) == (1, "drain"), said
+
+
+def test_where_nothing_is_in_place_nothing_is_drained(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        said, stopped = stop(tmp_path, made, "one", llm_server_deployment={})
+        assert (stopped, made.server("one").state) == (1, "ready"), said
+
+
+def test_a_host_of_an_experiment_is_drained_by_hand_and_not_returned(tmp_path: Path) -> None:
+    with gateway(tmp_path, 2) as made:
+        lease = {"owner": "t1", "experiment": "tune"}
+        library, _ = standins(tmp_path, made, None, lease)
+        local = {"ansible_connection": "local", "library": library}
+        by_hand(tmp_path, made, "drain", **local)
+        assert made.server("one").state == "drain"
+        said = by_hand(tmp_path, made, "return", **local)
+        assert made.server("one").state == "drain"
+        assert "one: takes part in an experiment (ann@desk rolls out /fleet)" in said
+        by_hand(tmp_path, made, "return", gateway_rollout="t1", **local)
+        assert made.server("one").state == "ready"

@@ -119,14 +119,15 @@ def halt(machine: Machine, store: Store) -> bool:
 
     The release stays in place: :func:`serve` starts it again. The caller has the host's turn.
     """
-    recover(machine, store)
+    ended = recover(machine, store) is not None
     found, unit = machine.inspect(NAME), machine.unit(NAME)
     running = bool(found and found["State"]["Running"])
     rests = (unit["ActiveState"] in {"inactive", "failed"}, unit["UnitFileState"] != "enabled")
     if found is None or (not running and all(rests)):
-        return False
-    # First, so that a reboot in between does not undo it.
-    machine.unit_disable(NAME)
+        return ended
+    if unit["UnitFileState"]:  # else there is no unit yet
+        # First, so that a reboot in between does not undo it.
+        machine.unit_disable(NAME)
     _down(machine)
     return True
 
@@ -193,6 +194,8 @@ def _swap(
         "container": wanted.name,
         "id": wanted.container,
         "old": old,
+        # What is to stay replaces what served before an experiment, not what that has only tried.
+        "before": None if wanted.tries else store.pointed("held") or old,
         "served": served or was_stopped,
         "who": wanted.who,
         "tries": wanted.tries,
@@ -253,7 +256,7 @@ def _in_place(
     except (MachineError, OSError) as error:
         what = f"it passed, but could not be put in place: {error}. The next deploy does so"
         return _result("fails", wanted, changed=True, failure=TrialError("host", what))
-    return _result("serves", wanted, changed=True, previous=swap["old"])
+    return _result("serves", wanted, changed=True, previous=swap.get("before", swap["old"]))
 
 
 def _finish(machine: Machine, store: Store, swap: Mapping[str, Any]) -> None:
@@ -265,8 +268,9 @@ def _finish(machine: Machine, store: Store, swap: Mapping[str, Any]) -> None:
             _down(machine)
             machine.rename(NAME, OLD)
         machine.rename(swap["container"], NAME)
-    if swap["old"] and swap["old"] != swap["new"]:
-        store.point("previous", swap["old"])
+    before = swap.get("before", swap["old"])  # which an older roost did not write down
+    if before and before != swap["new"]:
+        store.point("previous", before)
     store.point("current", swap["new"])
     if not swap.get("tries"):  # which an older roost did not write down
         lease.end_experiment(store)
@@ -372,10 +376,15 @@ def _confirm(machine: Machine, store: Store, wanted: Wanted) -> dict[str, Any]:
             changed = True
             _write_files(store, wanted)
             _record(store, wanted, proof)
-            if not known and (current := store.pointed("current")):
+            current = store.pointed("current")
+            if current and not known and not wanted.tries:
                 store.point("previous", current)
             store.point("current", wanted.id)
         if not wanted.tries:
+            held = store.pointed("held")
+            if held and held != wanted.id:
+                # Going back from what an experiment has only tried is going back to this one.
+                store.point("previous", held)
             lease.end_experiment(store)
     except TrialError as failure:
         kept = _keep(store, wanted, "fails", failure)
