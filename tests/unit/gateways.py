@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -263,7 +263,9 @@ class Gateway:
         self.process.kill()
         self.process.wait()
         for worker in workers:
-            os.kill(int(worker), signal.SIGKILL)
+            # One that a reload has left may have ended by itself.
+            with suppress(ProcessLookupError):
+                os.kill(int(worker), signal.SIGKILL)
         self.process = None
 
     def wait(self, holds: Any, seconds: float = 20.0) -> None:

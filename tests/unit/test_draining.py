@@ -279,6 +279,15 @@ def test_a_host_that_is_down_is_down_after_a_reload_too(made: Gateway) -> None:
     assert not made.server().up
 
 
+def test_a_reload_is_no_gateway_that_is_down(made: Gateway) -> None:
+    """Its socket refuses for a moment; who drains would take that for nothing to wait for."""
+    reload = threading.Thread(target=made.reload)
+    reload.start()
+    while reload.is_alive():
+        assert made.haproxy.servers()
+    reload.join()
+
+
 def test_a_drain_that_a_reload_has_missed_is_set_again(
     made: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,9 @@ _UP = {"1", "2"}
 _HEADER = "# be_id "
 #: Seconds for an answer, which comes at once unless HAProxy is just being reloaded.
 _PATIENCE = 10.0
+#: Seconds that its socket may refuse connections: while the master re-executes itself, which takes
+#: some hundredths, nobody listens.
+_DEAF = 1.0
 
 
 class AbsentError(Exception):
@@ -203,6 +206,15 @@ class Haproxy:
 
     def _send(self, command: str) -> str:
         """The answer to a command; empty where the master was re-executing itself just then."""
+        deadline = time.monotonic() + _DEAF
+        while (said := self._heard(command)) is None:
+            if time.monotonic() > deadline:
+                raise AbsentError(f"{self._master}: Connection refused")
+            time.sleep(0.02)
+        return said
+
+    def _heard(self, command: str) -> str | None:
+        """As :meth:`_send`, in one attempt; none where nobody listens."""
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_PATIENCE)
@@ -210,8 +222,10 @@ class Haproxy:
                 connection.sendall(f"{command}\n".encode())
                 connection.shutdown(socket.SHUT_WR)  # or the master waits for another command
                 return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
-        except (FileNotFoundError, ConnectionRefusedError) as error:
+        except FileNotFoundError as error:
             raise AbsentError(f"{self._master}: {error.strerror}") from None
+        except ConnectionRefusedError:
+            return None
         except OSError:
             return ""
 
