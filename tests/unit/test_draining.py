@@ -295,13 +295,43 @@ def test_a_drain_that_a_reload_has_missed_is_set_again(
     streams, go_on = streams_to_both(made)
     done = Haproxy.set
 
-    def lost(*_: str) -> None:
+    def lost(haproxy: Haproxy, *_: str) -> list[str]:
+        told = haproxy._workers()
+        made.reload()
         monkeypatch.setattr(Haproxy, "set", done)
+        return told
 
     monkeypatch.setattr(Haproxy, "set", lost)
     go_on.set()
     assert drain(made)["state"] == "drain"
     assert made.server().state == "drain"
+    for stream in streams:
+        stream.join()
+
+
+@pytest.mark.parametrize("before", ["ready", "drain"])
+@pytest.mark.parametrize("reload", [False, True])
+def test_whoever_has_it_served_again_ends_the_wait(
+    made: Gateway, before: str, *, reload: bool
+) -> None:
+    """What waits may be what an interrupted deploy has left, which nobody knows of any more."""
+
+    def back() -> None:
+        if reload:
+            made.reload()
+            time.sleep(0.5)
+        readmit(made)
+
+    streams, go_on = streams_to_both(made)
+    made.haproxy.set("one", before)
+    other = threading.Timer(0.5, back)
+    other.start()
+    found = drain(made, timeout=10)
+    other.join()
+    assert (found["changed"], found["state"]) == (False, "ready")
+    assert found["failure"] == "somebody has had it served again meanwhile"
+    assert made.server().state == "ready"
+    go_on.set()
     for stream in streams:
         stream.join()
 

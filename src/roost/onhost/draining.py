@@ -23,6 +23,10 @@ _METRICS_TIMEOUT = 5.0
 #: leaves its gauges as they are when all its requests were aborted (its issue 22545), SGLang
 #: refreshes them 30 s late (its pull request 26495).
 STALE = 45.0
+_TAKEN_BACK = (
+    "somebody has had it served again meanwhile",
+    "deploy it again when nobody else works on this host",
+)
 _LAST = (
     "no other host would be left to serve",
     "deploy hosts one after another (playbooks/rollout.yml, or --limit), or go without for a while "
@@ -91,18 +95,26 @@ def drain(
             serving = [one for one in others if one.up and one.state == "ready"]
             if others and not serving and servers[name].up and not last:
                 return _result("ready", begun, failure=_LAST)
-            haproxy.set(name, "drain")
+            drained = set(haproxy.set(name, "drain"))
             changed = True
+        else:
+            drained = {servers[name].worker}
     count = _Count(engine)
     while True:
         server = _look(haproxy, name).get(name)
         if server is None:
             return _result("absent", begun, changed=changed)
         if server.state == "ready":
-            # A reload has read the states of the moment before; or somebody took it back in.
-            haproxy.set(name, "drain")
+            if server.worker in drained:
+                # Whoever did so may know nothing of this wait: it outlives the playbook that was
+                # interrupted. To insist would take the host from its clients for good.
+                return _result("ready", begun, count=count, failure=_TAKEN_BACK)
+            # A reload has read the states of the moment before.
+            drained |= set(haproxy.set(name, "drain"))
         elif count.ended(server):
             return _result(server.state, begun, changed=changed, count=count)
+        else:
+            drained.add(server.worker)
         if time.monotonic() - begun > timeout:
             break
         time.sleep(PACE)

@@ -53,6 +53,7 @@ class Server(NamedTuple):
         up: Whether its health check has passed.
         check: What the last health check said.
         requests: Those that run or wait for it, in all workers.
+        worker: PID of the current worker.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Server(NamedTuple):
     up: bool
     check: str
     requests: int
+    worker: str
 
 
 class Haproxy:
@@ -86,7 +88,7 @@ class Haproxy:
             AbsentError: No HAProxy runs.
         """
         workers = self._workers()
-        states = self._states(workers[0])
+        worker, states = self._states(workers[0])
         seen = [self._statistics(worker) for worker in workers]
         found = []
         for row in csv.DictReader(states.partition("# ")[2].splitlines(), delimiter=" "):
@@ -111,20 +113,26 @@ class Haproxy:
                         for one in seen
                         if name in one
                     ),
+                    worker=worker,
                 )
             )
         return found
 
-    def set(self, server: str, state: str) -> None:
+    def set(self, server: str, state: str) -> list[str]:
         """Put a server into a state (``drain`` or ``ready``) in all workers, and for later ones.
+
+        Returns:
+            PIDs of those that were told. One that was being started just then is not among them.
 
         Raises:
             AbsentError: No HAProxy runs.
         """
         with self._alone("lock"):
-            for worker in self._workers():
+            workers = self._workers()
+            for worker in workers:
                 self._ask(worker, f"set server {BACKEND}/{server} state {state}")
             self._keep()
+        return workers
 
     def keep(self) -> None:
         """Keep the servers' states for the next worker.
@@ -163,7 +171,7 @@ class Haproxy:
     def _keep(self) -> None:
         kept = self._states_file
         try:
-            states = self._states(self._workers()[0])
+            _, states = self._states(self._workers()[0])
         except AbsentError:
             states = kept.read_text("utf-8") if kept.exists() else "1\n"
         self._write(_with_places(states, self._config.read_text("utf-8")))
@@ -185,11 +193,12 @@ class Haproxy:
                 return found
         raise AbsentError(f"{self._master}: its worker does not run")
 
-    def _states(self, worker: str) -> str:
+    def _states(self, worker: str) -> tuple[str, str]:
+        """The worker that answered, and what it said."""
         for _ in _tries():
             said = self._ask(worker, f"show servers state {BACKEND}")
             if _HEADER in said:
-                return said
+                return worker, said
             if "find backend" in said:
                 raise AbsentError(f"{self._master}: it leads to no engines")
             worker = self._workers()[0]  # another one has taken its place
