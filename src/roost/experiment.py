@@ -181,7 +181,8 @@ def begin(
 ) -> Experiment:
     """Plan every variant for the host as it is; go on with what an earlier process has measured.
 
-    Touches nothing on the host.
+    Touches nothing on the host, unless all or none are asked for and one is refused: then a host
+    that a killed experiment has left is brought back first.
 
     Args:
         kind: ``compare`` or ``tune``, for the folder's name.
@@ -202,7 +203,7 @@ def begin(
         UsageError: No such inventory, host, suite or file of prompts, or a variable is wrong.
         RefusedError: A variant is refused, and all or none were asked for; or the host takes part
             in a rollout, or in somebody else's experiment.
-        RoostError: The host cannot be reached.
+        RoostError: The host cannot be reached, or not be brought back.
     """
     planned = benchmark.plan(suite, prompts)
     loaded = inventories.load(inventory)
@@ -229,13 +230,6 @@ def begin(
         for lease in of_a_rollout(facts, owner=owner):
             raise _not_free(host, lease.saw)
         tried = list(_planned(chosen, wanted, facts, {one.release: one for one in tried}))
-    refused = [f"{one.name}: {one.refusal}" for one in tried if one.refusal is not None]
-    if refused and all_or_none:
-        raise RefusedError(
-            f"{host}: not all of it can run; nothing was changed",
-            why="\n".join(refused),
-            fix="see `roost plan`, or leave it out",
-        )
     made = folder is None
     if folder is None:
         folder = runs.new_folder(runs_dir.absolute(), f"{host}-{kind}", resolved.recipe)
@@ -253,6 +247,13 @@ def begin(
         unended=unended,
         made=made,
     )
+    if found.refused and all_or_none:
+        with or_nothing(found):
+            raise RefusedError(
+                f"{host}: not all of it can run; nothing was tried",
+                why="\n".join(f"{one.name}: {one.refusal}" for one in found.refused),
+                fix="see `roost plan`, or leave it out",
+            )
     found.save()
     return found
 
@@ -341,14 +342,23 @@ def resolve(host: Host, variant: Variant) -> Deployment:
 
 @contextmanager
 def or_nothing(experiment: Experiment) -> Iterator[None]:
-    """One that is refused before anything was tried leaves no folder behind."""
+    """One that is refused before anything was tried leaves no folder behind.
+
+    Nor a host that a killed one has left: that is brought back first.
+
+    Raises:
+        RoostError: The host could not be brought back.
+    """
     try:
         yield
     except RefusedError:
         if experiment.made and not experiment.measured:
             with suppress(OSError):
-                (experiment.folder / FILE).unlink()
+                (experiment.folder / FILE).unlink(missing_ok=True)
                 experiment.folder.rmdir()
+        if experiment.unended:
+            with on_host(experiment):
+                raise
         raise
 
 
@@ -381,7 +391,7 @@ def preflight(experiment: Experiment) -> None:
         if experiment.host.name in failed:
             refused.append(f"{one.name}: {failed[experiment.host.name]}")
     if refused:
-        raise RefusedError("nothing was changed, for not all of it can run", why="\n".join(refused))
+        raise RefusedError("nothing was tried, for not all of it can run", why="\n".join(refused))
 
 
 @contextmanager
@@ -392,6 +402,7 @@ def on_host(experiment: Experiment) -> Iterator[None]:
         RoostError: The host could not be brought back, or not be reached at the beginning; or
             another experiment is under way there.
     """
+    experiment.unended = False  # or this one ends it, or says why it cannot
     with interruptible(), _turn(experiment), _leased(experiment):
         held = _hold(experiment)
         try:

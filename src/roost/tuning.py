@@ -127,7 +127,7 @@ class Search:
     def _try(self, allowed: Sequence[str]) -> None:
         if PRESENT not in allowed or len(allowed) < 2:
             raise RefusedError(
-                f"{self.experiment.host.name}: nothing to tune; nothing was changed",
+                f"{self.experiment.host.name}: nothing to tune; nothing was tried",
                 why="\n".join(f"{one.name}: {one.refusal}" for one in self.experiment.refused)
                 or "the present settings are all there is to try",
                 fix="other values: --vary SETTING=A,B",

@@ -124,6 +124,42 @@ def test_after_a_kill_on_the_way_back_the_host_is_brought_back(host: Trials) -> 
     assert host.links == {"current": before}
 
 
+@pytest.mark.parametrize("refused", ["planner", "preflight"])
+def test_after_a_kill_the_host_is_brought_back_also_where_nothing_can_run_now(
+    host: Trials, refused: str
+) -> None:
+    before = host.links["current"]
+    killed(host, "benchmark ngram")
+    _, measured = notes(host)
+    host.calls.clear()
+    if refused == "planner":
+        host.refuses = lambda _: "the pool holds no request"
+    else:
+        host.failing = {"deploy preflight none": "no room on the disk"}
+    done = compare(host)
+    assert isinstance(done.exception, RefusedError)
+    assert f"{before} serves again" in done.stderr
+    assert "nothing was tried" in str(done.exception)
+    assert [call for call in host.calls if "preflight" not in call] == [f"rollback {before}"]
+    assert host.links == {"current": before}
+    assert host.rollout is None
+    # What was measured is not forgotten for it.
+    assert notes(host)[1] == measured
+
+
+def test_a_refused_one_that_cannot_bring_the_host_back_says_both(host: Trials) -> None:
+    before = host.links["current"]
+    killed(host, "benchmark ngram")
+    host.failing = {
+        "deploy preflight none": "no room on the disk",
+        f"rollback {before}": "image i is gone",
+    }
+    said = str(compare(host).exception)
+    assert f"was not brought back to {before}" in said
+    assert "image i is gone" in said
+    assert "no room on the disk" in said
+
+
 def test_after_a_kill_what_somebody_has_deployed_since_is_what_served(host: Trials) -> None:
     killed(host, "benchmark ngram")
     host.deployed("theirs-0123")
@@ -209,16 +245,15 @@ def test_nothing_is_touched_where_one_of_them_cannot_run(host: Trials, refused: 
         done = compare(host)
         assert "dflash: kv-too-small: the pool holds no request" in str(done.exception)
         assert host.calls == []
-        assert not host.runs.exists()
     else:
         host.failing = {"deploy preflight ngram": "host-01 cannot run it: no room on the disk"}
         done = compare(host)
         assert "ngram: host-01 cannot run it: no room on the disk" in str(done.exception)
         assert [call for call in host.calls if "preflight" not in call] == []
-        # It would be listed as one that was killed.
-        assert list(host.runs.iterdir()) == []
+    # It would be listed as one that was killed.
+    assert list(host.runs.iterdir()) == []
     assert isinstance(done.exception, RefusedError)
-    assert "nothing was changed" in str(done.exception)
+    assert "nothing was tried" in str(done.exception)
     assert set(host.links) == {"current"}
 
 

@@ -112,7 +112,7 @@ def test_where_the_planner_leaves_nothing_to_compare_nothing_is_tried(
     host.refuses = lambda settings: "no" if bool(settings) == (refused == "others") else None
     done = tune(host)
     assert isinstance(done.exception, RefusedError)
-    assert "nothing to tune; nothing was changed" in str(done.exception)
+    assert "nothing to tune; nothing was tried" in str(done.exception)
     assert host.calls == []
     assert list(host.runs.iterdir()) == []
 
