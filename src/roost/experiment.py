@@ -601,7 +601,7 @@ def _play(
         experiment.inventory,
         limit=name,
         become_password=experiment.become_password,
-        extra_vars={**(extra_vars or {}), "rollout_owner": experiment.owner},
+        extra_vars={"rollout_owner": experiment.owner, **(extra_vars or {})},
     )
     if name in failed or name not in found:
         raise RoostError(failed.get(name, f"{name}: {playbook} did not come to its end"))
@@ -639,13 +639,15 @@ def _hold(experiment: Experiment) -> str | None:
         return None
     with ssh.connect(host) as remote:
         done = ssh.run_privileged(remote, ["ln", "-sfn", current, f"{_RELEASES}/held"])
-        moved = _pointed(remote, "current") != current
+        # By a deploy that was at work before the host had a lease. It has not ended what was held
+        # after it; and of the release that served already, all it leaves is that the lease is gone.
+        moved = _pointed(remote, "current") != current or lost(experiment)
         if moved:
-            # A deploy that was at work before the host had a lease, and has ended nothing.
             ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
     if moved:
         raise RoostError(
             f"{host.name}: somebody else has just deployed there; nothing was changed",
+            why=experiment.lost,
             fix="run it again when nobody else works on this host",
         )
     if done.rc != 0:
@@ -669,16 +671,40 @@ def _go_back(experiment: Experiment, held: str | None, first: str) -> None:
             _play(experiment, "return", _RETURNED)
         return
     try:
-        if why := lost(experiment):
-            experiment.tell(f"is left as it is, not brought back to {held}: {why}")
-        else:
+        if not lost(experiment):
             experiment.tell(f"going back to {held}")
-            # The host forgets with it that anything was held.
-            _play(experiment, "rollback", _DEPLOYED, {"rollback_to": held})
-            experiment.tell(f"{held} serves again")
+            try:
+                # The host forgets with it that anything was held.
+                _play(experiment, "rollback", _DEPLOYED, {"rollback_to": held})
+            except RoostError:
+                # It may have waited for somebody's deploy, which has passed.
+                if serving(host) == held or not lost(experiment):
+                    raise
+            else:
+                experiment.tell(f"{held} serves again")
+                return
     except (RoostError, KeyboardInterrupt) as error:
         raise RoostError(
             f"{host.name} was not brought back to {held}",
             why="\n".join(text for text in (str(error) or "interrupted", first) if text),
             fix=f"roost rollback -i {experiment.inventory} --limit {host.name} --to {held}",
         ) from None
+    experiment.tell(f"is left as it is, not brought back to {held}: {experiment.lost}")
+    _give_to_clients(experiment)
+
+
+def _give_to_clients(experiment: Experiment) -> None:
+    """Have the gateway send requests to what somebody else has had pass on a host that was lost.
+
+    Theirs was returned by themselves, but a deploy of ours that waited for its end has drained the
+    host again before it was refused. What others only try stays out, and what they have not judged.
+    """
+    if not _behind(experiment):
+        return
+    try:
+        # What passes has the host forget what was held.
+        if _lease(experiment)["held"] and _link(experiment.host, "held") is None:
+            # By hand, so that a host which cannot say any more whose it is stays out, too.
+            _play(experiment, "return", _RETURNED, {"rollout_owner": ""})
+    except RoostError as error:
+        experiment.tell(f"may get no requests from its gateway: {error}")

@@ -132,19 +132,35 @@ class Search:
                 or "the present settings are all there is to try",
                 fix="other values: --vary SETTING=A,B",
             )
-        with experiment.on_host(self.experiment):
-            while (one := self._next()) is not None:
-                started = time.monotonic()
-                try:
-                    experiment.try_variant(self.experiment, one)
-                except RoostError as error:
-                    # A host that cannot be reached any more ends the search here, too.
-                    if one.name == PRESENT or experiment.lost(self.experiment):
-                        raise
-                    took = time.monotonic() - started
-                    failed = one.model_copy(update={"failure": str(error), "seconds": took})
-                    self.experiment.note(failed)
-                    self.experiment.tell(f"{one.name}: not measured: {error.what}")
+        failed: list[Tried] = []  # since one was measured, as they were before
+        try:
+            with experiment.on_host(self.experiment):
+                while (one := self._next()) is not None:
+                    if self._measure(one):
+                        failed.clear()
+                    else:
+                        failed.append(one)
+        finally:
+            if self.experiment.lost:
+                # The deploy that the host was lost to was at work for a while before it passed.
+                for one in failed:
+                    self.experiment.note(one)
+
+    def _measure(self, one: Tried) -> bool:
+        """Try a point; whether it was measured. If not, why is noted."""
+        started = time.monotonic()
+        try:
+            experiment.try_variant(self.experiment, one)
+        except RoostError as error:
+            # A host that cannot be reached any more ends the search here, too.
+            if one.name == PRESENT or experiment.lost(self.experiment):
+                raise
+            took = time.monotonic() - started
+            now = one.model_copy(update={"failure": str(error), "seconds": took})
+            self.experiment.note(now)
+            self.experiment.tell(f"{one.name}: not measured: {error.what}")
+            return False
+        return True
 
     def _next(self) -> Tried | None:
         tried = self.experiment.notes.tried

@@ -93,6 +93,98 @@ def test_nothing_is_deployed_over_what_somebody_has_deployed(
     assert [one.name for one in kept.tried if one.run] == ["dflash"]
 
 
+def overtaken(host: Trials, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """Somebody's deploy passes while this call waits for its end; the call then drains the host
+    and is refused by it.
+    """
+
+    def ask(*words: Any, **options: Any) -> Any:
+        calls = len(host.calls)
+        found = host.ask(*words, **options)
+        if host.calls[calls:] == [at]:
+            host.deployed("theirs-0123")
+            host.drained = True
+            return {}, {HOST: "somebody else has deployed there since"}
+        return found
+
+    monkeypatch.setattr(experiment.fleet, "ask", ask)
+
+
+def test_what_somebody_has_deployed_meanwhile_gets_requests(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.write(roost_gateway="gate")
+    overtaken(host, monkeypatch, "deploy ngram")
+    done = compare(host)
+    assert "somebody else has deployed there since" in str(done.exception)
+    assert "is left as it is" in done.stderr
+    assert host.calls[-1] == "return"
+    assert not host.drained
+    assert host.links == {"current": "theirs-0123"}
+
+
+def test_or_it_is_said_why_not(host: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    host.write(roost_gateway="gate")
+    overtaken(host, monkeypatch, "deploy ngram")
+    host.failing = {"return": "host-01: its gateway gate sends it no requests"}
+    done = compare(host)
+    assert "somebody else has deployed there since" in str(done.exception)
+    assert "host-01: its gateway gate sends it no requests" in done.stderr
+
+
+@pytest.mark.parametrize("others", ["lease", "held"])
+def test_what_others_only_try_gets_no_requests(
+    host: Trials, monkeypatch: pytest.MonkeyPatch, others: str
+) -> None:
+    host.write(roost_gateway="gate")
+    host.taken_at = "deploy ngram"
+    taken = host.deployed
+
+    def by_an_experiment(release: str) -> None:
+        if others == "lease":
+            taken(release)
+            monkeypatch.setattr(trials, "LEASE", {**trials.LEASE, "experiment": "tune"})
+        else:  # by a rollout that has ended since, without a change
+            monkeypatch.setattr(trials, "LEASE", None)
+        host.drained = True
+
+    monkeypatch.setattr(host, "deployed", by_an_experiment)
+    assert "takes part in a rollout" in str(compare(host).exception)
+    assert "return" not in host.calls
+    assert host.drained
+
+
+def test_a_way_back_that_came_too_late_is_no_failure(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host.write(roost_gateway="gate")
+    before = host.links["current"]
+    overtaken(host, monkeypatch, f"rollback {before}")
+    host.failing = {"benchmark ngram": "its engine was stopped"}
+    done = compare(host)
+    assert "the benchmark of ngram cannot be believed" in str(done.exception)
+    # It would undo what they have deployed.
+    assert "roost rollback" not in str(done.exception)
+    assert f"not brought back to {before}: somebody else has deployed theirs-0123" in done.stderr
+    assert not host.drained
+    assert host.links == {"current": "theirs-0123"}
+
+
+def test_a_way_back_that_ends_before_the_gateway_is_a_failure(
+    host: Trials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = host.links["current"]
+
+    def ask(*words: Any, **options: Any) -> Any:
+        found = host.ask(*words, **options)
+        # The host has forgotten the experiment by then, as after somebody else's deploy.
+        return ({}, {HOST: "gate is down"}) if words[0] == "rollback" else found
+
+    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    said = str(compare(host).exception)
+    assert f"was not brought back to {before}\n  why: gate is down" in said
+
+
 def killed(host: Trials, at: str) -> None:
     """An experiment, by kill -9."""
     host.killed_at = at
@@ -180,20 +272,24 @@ def test_a_host_of_another_experiment_is_left_alone(host: Trials) -> None:
     assert (host.links, host.rollout) == (before, owner)
 
 
+@pytest.mark.parametrize("release", ["theirs-0123", "the same"])
 def test_a_deploy_that_was_at_work_before_is_not_undone(
-    host: Trials, monkeypatch: pytest.MonkeyPatch
+    host: Trials, monkeypatch: pytest.MonkeyPatch, release: str
 ) -> None:
+    host.write(roost_gateway="gate")
+    theirs = host.links["current"] if release == "the same" else release
     run = host.run
 
     def passes(argv: Any) -> Any:
         if argv[0] == "ln":
-            host.deployed("theirs-0123")
+            host.deployed(theirs)
         return run(argv)
 
     monkeypatch.setattr(host, "run", passes)
     assert "somebody else has just deployed there" in str(compare(host).exception)
-    assert host.links == {"current": "theirs-0123"}
+    assert host.links == {"current": theirs}
     assert host.rollout is None
+    assert "drain" not in host.calls
 
 
 def test_the_host_is_free_again_where_nothing_could_be_held(

@@ -237,6 +237,42 @@ def test_a_search_ends_where_somebody_else_has_deployed(host: Trials) -> None:
     assert [one.open for one in kept.tried] == [False, False, True]
 
 
+@pytest.mark.parametrize("last", [False, True])
+def test_a_point_that_somebody_s_deploy_stopped_is_tried_later(
+    host: Trials, monkeypatch: pytest.MonkeyPatch, *, last: bool
+) -> None:
+    """Their trial stops its engine, and passes only while the next deploy waits for its end."""
+    stopped = "max_num_seqs=8" if last else "max_num_seqs=2"
+    waits = f"rollback {host.links['current']}" if last else "deploy max_num_seqs=8"
+    host.failing = {f"benchmark {stopped}": "its engine was stopped"}
+
+    def ask(*words: Any, **options: Any) -> Any:
+        calls = len(host.calls)
+        found = host.ask(*words, **options)
+        if host.calls[calls:] == [waits]:
+            host.deployed("theirs-0123")
+            return {}, {HOST: "somebody else has deployed there since"}
+        return found
+
+    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    tune(host)
+    kept = experiment.Notes.model_validate_json((newest(host) / experiment.FILE).read_text())
+    assert [one.open for one in kept.tried] == [False, not last, True]
+
+
+def test_after_a_kill_a_search_with_nothing_to_tune_brings_the_host_back(host: Trials) -> None:
+    before = host.links["current"]
+    host.killed_at = "benchmark max_num_seqs=2"
+    with pytest.raises(trials.Killed):
+        tune(host)
+    host.killed_at, host.killed = "", False
+    host.refuses = lambda settings: "no" if settings else None
+    done = tune(host)
+    assert "nothing to tune; nothing was tried" in str(done.exception)
+    assert f"{before} serves again" in done.stderr
+    assert host.links == {"current": before}
+
+
 def test_a_search_that_was_killed_at_its_end_brings_the_host_back(host: Trials) -> None:
     before = host.links["current"]
     host.killed_at = f"rollback {before}"
