@@ -15,6 +15,8 @@ import paramiko
 from roost.ssh.errors import SshError
 from roost.ssh.login import CONNECT_TIMEOUT_S, send_at_once
 
+#: What a refusal begins with that is none of the far side's.
+BROKE = "the SSH connection broke"
 _CHUNK = 32768
 
 
@@ -24,7 +26,7 @@ class Tunnel:
 
     address: str
     port: int
-    #: Why the far side refused a connection, newest last.
+    #: Why the far side refused a connection, or what became of one under way, newest last.
     refusals: list[str] = field(default_factory=list)
 
 
@@ -92,7 +94,7 @@ class _Forwarded(socketserver.BaseRequestHandler):
             return
         except (SshError, paramiko.SSHException, OSError, EOFError) as error:
             why = error.why if isinstance(error, SshError) else error
-            server.tunnel.refusals.append(f"the SSH connection broke: {why}")
+            server.tunnel.refusals.append(f"{BROKE}: {why}")
             return
         server.hold(local, channel)
         up = threading.Thread(target=_pump, args=(local, channel), daemon=True)
@@ -100,6 +102,8 @@ class _Forwarded(socketserver.BaseRequestHandler):
         _pump(channel, local)
         up.join()
         server.let_go(local, channel)
+        if not channel.get_transport().is_active():
+            server.tunnel.refusals.append(f"{BROKE} while it carried a request")
         channel.close()
 
 
