@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from roost import runs, ssh
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
 from roost.measure import benchmark, harness, metrics, points, reconnecting, throttling
+from roost.measure.client import Client, EngineError
 from roost.measure.harness import HarnessResult, Request
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
@@ -75,6 +77,18 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         made = Bench(engine, tmp_path)
         made.scenario()
         yield made
+
+
+def connecting(through: Callable[[ssh.Remote], Any]) -> Callable[[Host], Any]:
+    """Connect to a host, and put something between."""
+    plain = ssh.connect
+
+    @contextmanager
+    def connect(host: Host) -> Iterator[Any]:
+        with plain(host) as remote:
+            yield through(remote)
+
+    return connect
 
 
 def failed(evidence: Evidence) -> dict[str, str]:
@@ -287,6 +301,76 @@ def test_a_point_whose_connection_broke_is_measured_anew(
     assert len(said) == 2
 
 
+class Cutting:
+    """A way to the engine that is cut at some of its requests."""
+
+    def __init__(self, remote: ssh.Remote, how: str) -> None:
+        self._remote = remote
+        self._how = how
+        self._away = False
+        self.asked = 0
+        self.refusals: list[str] = []
+
+    @contextmanager
+    def tunnel(self, port: int, address: str = "127.0.0.1") -> Iterator[ssh.Tunnel]:
+        with self._remote.tunnel(port, address) as opened:
+            self.refusals = opened.refusals
+            yield opened
+
+    def cut(self) -> None:
+        self._away = self._how == "away"
+        if self._how == "tunnel":
+            self.refusals.append("the SSH connection broke: reset by peer")
+
+    def run(self, argv: Sequence[str], *given: Any, **options: Any) -> ssh.Completed:
+        if self._away:
+            self._away = False
+            raise ssh.SshError("host-01: cannot connect")
+        if argv[-2:-1] == [reconnecting._END]:
+            return ssh.Completed(0, "", "")
+        return self._remote.run(argv, *given, **options)
+
+
+@pytest.mark.parametrize("request_", ["chat", "metrics"])
+@pytest.mark.parametrize(("how", "again"), [("away", True), ("tunnel", True), ("engine", False)])
+def test_a_request_whose_connection_broke_is_no_engine_that_is_down(
+    how: str, again: bool, request_: str, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warm-up and a reading of the counters go through the tunnel, not over a command."""
+    found: list[Cutting] = []
+    asked = getattr(Client, request_)
+
+    def cut_at_the_second(self: Client, *given: Any, **options: Any) -> Any:
+        (cutting,) = found
+        cutting.asked += 1
+        if cutting.asked != 2:
+            return asked(self, *given, **options)
+        cutting.cut()
+        raise EngineError("no connection", why="server disconnected")
+
+    def through(remote: ssh.Remote) -> Any:
+        found.append(Cutting(remote, how))
+        return found[0]
+
+    monkeypatch.setattr(ssh, "connect", connecting(through))
+    monkeypatch.setattr(Client, request_, cut_at_the_second)
+    evidence, measured = bench.measure()
+    assert measured.complete is again
+    assert "no connection" in failed(evidence).get("suite", "no connection")
+    assert (failed(evidence) == {}) is again
+
+
+def test_a_host_that_cannot_be_cleared_hides_no_reason(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(_: object) -> None:
+        raise ssh.SshError("host-01: cannot connect")
+
+    bench.engine.chat_status = 500
+    monkeypatch.setattr(benchmark, "_clear", unreachable)
+    assert "HTTP 500" in failed(bench.measure()[0])["suite"]
+
+
 def test_a_connection_that_always_breaks_ends_the_suite(bench: Bench) -> None:
     bench.through = lambda remote: Breaking(remote, *range(3, 99))
     evidence, measured = bench.measure()
@@ -398,7 +482,7 @@ def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:
 def test_all_users_warm_up(tmp_path: Path) -> None:
     """prompt-style has four warm-ups and sixteen users: a batch of sixteen is met by them."""
     together = threading.Barrier(16, timeout=5)
-    client: Any = SimpleNamespace(chat=lambda _: together.wait())
+    client: Any = SimpleNamespace(chat=lambda *_, **__: together.wait())
     planned = benchmark.plan("prompt-style")
     cell = next(one for one in planned.cells if one.concurrency == 16)
     target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)

@@ -36,10 +36,12 @@ from roost.measure import (
     throttling,
 )
 from roost.measure.checks import Check, Evidence, Figure, Target, inapplicable, unseen
+from roost.measure.client import TIMEOUT_S, EngineError
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
 from roost.runs import PROGRESS, text, write_atomically
+from roost.ssh.tunnels import BROKE
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a
 #: token or two of a request whose stream has ended.
@@ -275,7 +277,8 @@ def _prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         # It is cleared when the host is reached again.
         raise
     except BaseException:
-        _clear(session)
+        with suppress(RoostError):
+            _clear(session)
         raise
     _clear(session)
 
@@ -337,9 +340,10 @@ def _warm_up(session: Session, cell: Cell) -> None:
             deployment.chat_template_kwargs,
             max_tokens=session.suite.output_tokens,
         )
-        client.chat(body)
+        # Said here, or one request without an answer would shorten the time of all later ones.
+        client.chat(body, timeout=TIMEOUT_S)
 
-    with ThreadPoolExecutor(cell.concurrency) as users:
+    with _over_the_tunnel(session), ThreadPoolExecutor(cell.concurrency) as users:
         list(users.map(ask, range(max(session.suite.warmups, cell.concurrency))))
 
 
@@ -687,12 +691,43 @@ def _remote(session: Session) -> ssh.Remote:
     return session.target.remote
 
 
+@contextmanager
+def _over_the_tunnel(session: Session) -> Iterator[None]:
+    """Requests to the engine; what the way there did to them is no failure of the engine.
+
+    Raises:
+        BrokenConnectionError: A request had no answer, and the SSH connection broke meanwhile.
+    """
+    refusals = session.target.tunnel.refusals if session.target.tunnel else []
+    before = len(refusals)
+    try:
+        yield
+    except EngineError as error:
+        # The host is asked first: meanwhile the tunnel notices what became of its connections.
+        if error.status is not None or (
+            _answers(session) and not any(said.startswith(BROKE) for said in refusals[before:])
+        ):
+            raise
+        raise ssh.BrokenConnectionError(
+            f"{session.target.host.name}: the SSH connection broke", why=str(error)
+        ) from error
+
+
+def _answers(session: Session) -> bool:
+    try:
+        _remote(session).run(["true"])
+    except ssh.SshError:
+        return False
+    return True
+
+
 def _reading(session: Session, name: str) -> metrics.Reading:
     """The counters now; the page is kept."""
     client = session.target.client
     if client is None:
         raise RoostError(session.target.no_remote)
-    page = client.metrics(session.deployment.metrics_path)
+    with _over_the_tunnel(session):
+        page = client.metrics(session.deployment.metrics_path)
     write_atomically(session.folder / name, page)
     return metrics.parse(page)
 
