@@ -248,14 +248,31 @@ def test_what_breaks_ends_the_suite_and_keeps_what_was_measured(bench: Bench) ->
 
 
 class Breaking:
-    """A connection that breaks at some calls of the harness, and is another one after it."""
+    """A connection that breaks at some calls of the harness, and is another one after it.
 
-    def __init__(self, remote: ssh.Remote, *at: int, unreachable: int = 0) -> None:
+    Args:
+        remote: What it breaks.
+        at: The calls, from one; 0: when prompts are rendered first.
+        unreachable: Commands after a break that reach no host.
+        unready: Commands after that which reach no container.
+        meanwhile: What happens on the host behind it.
+    """
+
+    def __init__(
+        self,
+        remote: ssh.Remote,
+        *at: int,
+        unreachable: int = 0,
+        unready: int = 0,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> None:
         self._remote = remote
         self._at = at
         self._calls = 0
         self._unreachable = unreachable
         self._down = 0
+        self._unready = unready
+        self._meanwhile = meanwhile
         self.cleared: list[str] = []
         self.tunnel = remote.tunnel
 
@@ -263,13 +280,17 @@ class Breaking:
         if self._down:
             self._down -= 1
             raise ssh.SshError("host-01: cannot connect")
-        if "bench" in argv:
-            self._calls += 1
+        renders = "-i" in argv and not self._calls and not self.cleared
+        if "bench" in argv or renders:
+            self._calls += "bench" in argv
             if self._calls in self._at:
                 self._down = self._unreachable
+                self._meanwhile()
                 raise ssh.BrokenConnectionError("host-01: the SSH connection broke")
         if argv[-2] == reconnecting._END:
             self.cleared.append(argv[-1])
+            if len(self.cleared) <= self._unready:
+                return ssh.Completed(1, "", "Cannot connect to the Docker daemon")
             return ssh.Completed(0, "", "")
         return self._remote.run(argv, *given, **options)
 
@@ -389,6 +410,88 @@ def test_a_host_that_stays_away_ends_the_suite(
     assert [len(cell.repetitions) for cell in measured.cells] == [2, 1]
 
 
+def test_a_docker_that_is_not_ready_yet_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host that starts anew lets one in before its Docker answers."""
+    paused: list[float] = []
+    monkeypatch.setattr(time, "sleep", paused.append)
+    bench.through = lambda remote: Breaking(remote, 2, unready=2)
+    assert failed(bench.measure()[0]) == {}
+    assert paused.count(reconnecting._PAUSE_S) == 2
+    monkeypatch.setattr(reconnecting, "PATIENCE_S", 0.0)
+    bench.through = lambda remote: Breaking(remote, 2, unready=99)
+    why = failed(bench.measure()[0])["suite"]
+    assert "what was under way in roost-llm could not be ended" in why
+    assert "Cannot connect to the Docker daemon" in why
+
+
+def test_prompts_whose_rendering_broke_are_judged_when_it_is_repeated(bench: Bench) -> None:
+    bench.scenario(tail="<|im_start|>assistant\n<think>\n")
+    bench.changes = {"chat_template_kwargs": {"enable_thinking": False}}
+    bench.through = lambda remote: Breaking(remote, 0)
+    assert "did not take the recipe's arguments" in failed(bench.measure()[0])["thinking"]
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "why"),
+    [
+        ("started", "suite", "it was started at 2026-01-01T11:00:00Z, what was measured so far at"),
+        ("deployed", "image_digest", "roost-llm runs another image"),
+    ],
+)
+def test_behind_a_broken_connection_nothing_else_may_have_begun_to_run(
+    change: str, check: str, why: str, bench: Bench
+) -> None:
+    container = Container.of(deployment(bench.folder, port=bench.engine.port))
+    if change == "started":
+        container.inspect["State"]["StartedAt"] = "2026-01-01T11:00:00Z"
+    else:
+        container.image["RepoDigests"] = ["i@sha256:" + "6" * 64]
+
+    def meanwhile() -> None:
+        container.install(bench.folder / "bin")
+
+    bench.through = lambda remote: Breaking(remote, 3, meanwhile=meanwhile)
+    evidence, measured = bench.measure()
+    assert why in failed(evidence)[check]
+    assert "is not the container any more that was measured" in failed(evidence)["suite"]
+    assert [len(cell.repetitions) for cell in measured.cells] == [2, 0]
+    assert [one.id for one in evidence.checks].count("container") == 1
+
+
+def test_an_abandoned_attempt_leaves_no_files_among_the_evidence(bench: Bench) -> None:
+    """The second attempt may need fewer repetitions than the first had."""
+    bench.engine.context = 1000
+    bench.scenario(noise=0.2)
+
+    def meanwhile() -> None:
+        bench.scenario(noise=0.001)
+
+    bench.through = lambda remote: Breaking(remote, 5, meanwhile=meanwhile)
+    evidence, measured = bench.measure("prompt-length")
+    (cell,) = measured.cells
+    assert (failed(evidence), len(cell.repetitions)) == ({}, 3)
+    kept = {file.name for file in bench.folder.glob("harness_*")}
+    assert kept == {one.raw for one in cell.repetitions}
+    assert len(list(bench.folder.glob("metrics_*"))) == 6
+
+
+def test_what_renders_prompts_is_found_by_their_folder(bench: Bench) -> None:
+    found: list[list[str]] = []
+
+    class Listening(Breaking):
+        def run(self, argv: Sequence[str], *given: Any, **options: Any) -> ssh.Completed:
+            if "-i" in argv and given[0]:
+                found.append([argv[-1], json.loads(given[0])["directory"]])
+            return super().run(argv, *given, **options)
+
+    bench.through = Listening
+    bench.measure()
+    ((word, folder),) = found
+    assert word == folder
+
+
 def test_a_load_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     folder = tmp_path / "roost-bench-1"
     folder.mkdir()
@@ -396,12 +499,15 @@ def test_a_load_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     with (
         subprocess.Popen([*sleeping, str(folder / "prompts.jsonl")]) as load,
         subprocess.Popen(sleeping) as other,
+        # Any process may have words that are no text.
+        subprocess.Popen([*sleeping, b"\xff"]) as untold,
     ):
         end = [sys.executable, "-c", reconnecting._END, str(folder)]
         subprocess.run(end, check=True)
         assert load.wait(10) == -signal.SIGTERM
         assert other.poll() is None
         other.kill()
+        untold.kill()
     assert not folder.exists()
 
 

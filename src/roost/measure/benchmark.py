@@ -114,8 +114,8 @@ class Session:
     evidence: Evidence = field(default_factory=Evidence)
     measured: list[CellPoints] = field(default_factory=list)
     watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
-    #: In the container, of the prompts that were prepared last.
-    directory: PurePosixPath = field(default_factory=PurePosixPath)
+    #: In the container, of the prompts that were prepared last; none: no way there was tried yet.
+    directory: PurePosixPath | None = None
     #: SSH connections that were lost.
     breaks: int = 0
     started: float = field(default_factory=time.monotonic)
@@ -195,10 +195,20 @@ def _measure_cells(session: Session) -> None:
             if session.breaks > reconnecting.MOST:
                 raise
             session.progress("the SSH connection broke, waiting for the host")
-            reconnecting.wait_and_clear(_remote(session), _name(session), session.directory)
-            del session.measured[measured:]
-            whole = {cell.id for cell in session.measured}
-            session.watches = {at: one for at, one in session.watches.items() if at[0] in whole}
+            reconnecting.wait_and_clear(_remote(session), _name(session), _directory(session))
+            _require_the_same(session)
+            _forget(session, measured)
+
+
+def _forget(session: Session, measured: int) -> None:
+    """Leave nothing of an abandoned attempt among the evidence."""
+    del session.measured[measured:]
+    whole = {cell.id for cell in session.measured}
+    session.watches = {at: one for at, one in session.watches.items() if at[0] in whole}
+    for cell in session.cells[measured:]:
+        for number in range(1, session.suite.repetitions.most + 1):
+            for kept in _kept(_file(cell, number)):
+                (session.folder / kept).unlink(missing_ok=True)
 
 
 # --- before the load ------------------------------------------------------------------------------
@@ -218,6 +228,27 @@ def _require_pinned(session: Session) -> None:
             f"{_name(session)} is not what was to be measured",
             why=", ".join(check.id for check in wrong) + ": nothing was measured",
             fix=running.DEPLOY,
+        )
+
+
+def _require_the_same(session: Session) -> None:
+    """Behind a broken connection somebody may have deployed, or the engine started anew.
+
+    Raises:
+        RoostError: What runs now is not what was measured so far.
+    """
+    before = session.target.container["State"].get("StartedAt")
+    wrong = [check for check in running.container_checks(session.target) if not check.ok]
+    session.evidence.checks += wrong
+    why = ", ".join(check.id for check in wrong)
+    started = session.target.container["State"].get("StartedAt")
+    if not wrong and started != before:
+        why = f"it was started at {started}, what was measured so far at {before}"
+    if why:
+        raise RoostError(
+            f"{_name(session)} is not the container any more that was measured",
+            why=f"{why}: behind the broken connection it was deployed or started anew",
+            fix="see that the pinned deployment runs, then measure again",
         )
 
 
@@ -252,10 +283,11 @@ def _prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
     """The prompts of every repetition as files in the container, for the length of a ``with``."""
     session.progress("prompts")
     session.directory = PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
+    folder = str(session.directory)
     script = resources.files("roost.measure").joinpath("render_prompts.py").read_text("utf-8")
     command = session.deployment.spec.command
     job = {
-        "directory": str(session.directory),
+        "directory": folder,
         "tokenizer": MODEL_PATH,
         "trust_remote_code": "--trust-remote-code" in command,
         "chat_template_kwargs": session.deployment.chat_template_kwargs,
@@ -267,10 +299,10 @@ def _prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         },
     }
     try:
-        done = _docker(
-            session, ["exec", "-i", _name(session), "python3", "-c", script], json.dumps(job)
-        )
-        if not session.breaks:
+        # By its folder a rendering is found whose connection broke.
+        words = ["exec", "-i", _name(session), "python3", "-c", script, folder]
+        done = _docker(session, words, json.dumps(job))
+        if all(check.id != "thinking" for check in session.evidence.checks):
             _judge_tail(session, _tail(done))
         yield
     except ssh.BrokenConnectionError:
@@ -287,7 +319,7 @@ def _clear(session: Session) -> None:
     # The engine may be gone, and its container's files with it.
     ssh.run_privileged(
         _remote(session),
-        ["docker", "exec", _name(session), "rm", "-rf", str(session.directory)],
+        ["docker", "exec", _name(session), "rm", "-rf", str(_directory(session))],
     )
 
 
@@ -391,21 +423,21 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
         base_url=f"http://127.0.0.1:{spec.ports[0].container}",
         served_name=session.deployment.served_name,
         tokenizer=MODEL_PATH,
-        prompts=session.directory / f"{name}.jsonl",
+        prompts=_directory(session) / f"{name}.jsonl",
         count=len(cell.prompts),
         concurrency=cell.concurrency,
         output_tokens=session.suite.output_tokens,
         ignore_eos=session.suite.ignore_eos,
-        result=session.directory / f"{name}.result.json",
+        result=_directory(session) / f"{name}.result.json",
     )
     sglang = session.style == "sglang"
-    before = _reading(session, f"metrics_{name}_before.txt")
+    before_file, after_file, raw = _kept(name)
+    before = _reading(session, before_file)
     with throttling.watching(_remote(session)) as watch:
         _run_harness(session, load, sglang=sglang)
     session.watches[cell.id, number] = watch
-    after = _reading(session, f"metrics_{name}_after.txt")
+    after = _reading(session, after_file)
     written = _docker(session, ["exec", _name(session), "cat", str(load.result)])
-    raw = f"harness_{name}.json"
     write_atomically(session.folder / raw, written)
     result = harness.parse_sglang(written, load.seed) if sglang else harness.parse_vllm(written)
     if len(result.requests) != load.count:
@@ -435,7 +467,7 @@ def _run_harness(session: Session, load: Load, *, sglang: bool) -> None:
     limit_s = min(_LIMIT_S, _START_S + tokens / _SLOWEST_TOKENS_PER_S)
     key = next((s.target for s in session.deployment.spec.secrets if s.name == "api_key"), None)
     argv = harness.in_container(
-        _name(session), words, folder=session.directory, limit_s=limit_s, key_file=key
+        _name(session), words, folder=_directory(session), limit_s=limit_s, key_file=key
     )
     done = _run(session, argv, timeout=limit_s + 60, attended=True)
     if done.rc != 0:
@@ -679,6 +711,17 @@ def _check(
 
 def _file(cell: Cell, number: int) -> str:
     return f"{cell.id}_{number}"
+
+
+def _kept(name: str) -> tuple[str, str, str]:
+    """Files of a repetition in the run's folder: counters before and after, the harness's own."""
+    return f"metrics_{name}_before.txt", f"metrics_{name}_after.txt", f"harness_{name}.json"
+
+
+def _directory(session: Session) -> PurePosixPath:
+    if session.directory is None:
+        raise RoostError("no prompts were prepared in the container")
+    return session.directory
 
 
 def _name(session: Session) -> str:

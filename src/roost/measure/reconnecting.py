@@ -6,6 +6,7 @@ import time
 from pathlib import PurePosixPath
 
 from roost import ssh
+from roost.errors import RoostError
 
 #: Connections that one suite may lose: a network that breaks more often is to be mended first.
 MOST = 3
@@ -18,8 +19,8 @@ _END = """
 import os, shutil, signal, sys
 for pid in filter(str.isdigit, os.listdir("/proc")):
     try:
-        words = open(f"/proc/{pid}/cmdline").read()
-        if sys.argv[1] in words and int(pid) != os.getpid():
+        words = open(f"/proc/{pid}/cmdline", "rb").read()
+        if os.fsencode(sys.argv[1]) in words and int(pid) != os.getpid():
             os.kill(int(pid), signal.SIGTERM)
     except OSError:
         pass
@@ -31,17 +32,23 @@ def wait_and_clear(remote: ssh.Remote, container: str, folder: PurePosixPath) ->
     """Reach the host again, and end a load that has its files in ``folder`` of the container.
 
     Raises:
-        SshError: The host was not reached in time.
+        RoostError: The host, or the container on it, was not reached in time.
     """
     deadline = time.monotonic() + PATIENCE_S
+    words = ["docker", "exec", container, "python3", "-c", _END, str(folder)]
     while True:
         try:
-            ssh.run_privileged(
-                remote, ["docker", "exec", container, "python3", "-c", _END, str(folder)]
+            done = ssh.run_privileged(remote, words)
+            if done.rc == 0:
+                return
+            # A host that starts anew answers before its Docker does.
+            said = " ".join((done.err + done.out).split()) or f"exit status {done.rc}"
+            raise RoostError(
+                f"what was under way in {container} could not be ended",
+                why=said[-400:],
+                fix="see that it runs (docker ps), then measure again",
             )
-        except ssh.SshError:
+        except RoostError:
             if time.monotonic() > deadline:
                 raise
             time.sleep(_PAUSE_S)
-        else:
-            return
