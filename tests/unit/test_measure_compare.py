@@ -170,6 +170,7 @@ def test_what_would_not_be_seen_is_not_said_to_be_absent() -> None:
         (Estimate(0.99, 0.94, 1.04, 3), "higher", "unclear"),
         (Estimate(0.99, 0.96, 1.02, 3), "higher", "no difference"),
         (Estimate(0.97, 0.96, 0.98, 3), "higher", "within tolerance"),
+        (Estimate(1.045, 1.001, 1.09, 3), "higher", "unclear"),
         (Estimate(0.5, None, None, 1), "higher", "unclear"),
     ],
 )
@@ -223,6 +224,34 @@ def test_better_perhaps_and_worse_not_is_not_worse() -> None:
     check = {one.id: one for one in compare.compare(begun).checks}["coding-c1"]
     assert check.verdict == "pass"
     assert check.why.endswith("too noisy to tell: throughput of all users")
+
+
+def test_times_that_stand_still_do_not_show_that_the_throughput_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A time to the first token can hardly be worse, and says nothing of the users' tokens."""
+    ratios = {
+        "output_throughput": Estimate(0.97, 0.86, 1.09, 3),
+        "tpot": Estimate(1.02, 0.92, 1.12, 3),
+        "ttft": Estimate(1.00, 0.97, 1.03, 3),
+    }
+
+    def verdict(*left_out: str) -> str:
+        found = [
+            compare.Gap("coding-c1", metric, "run-0", "run-1", ratios[metric.key],
+                        compare.judge(ratios[metric.key], metric))
+            for metric in points.METRICS
+            if metric.key in ratios and metric.key not in left_out
+        ]  # fmt: skip
+        monkeypatch.setattr(compare, "gaps", lambda *_: found)
+        evidence = compare.compare(comparison(measured(1), measured(2)))
+        return {one.id: one.verdict for one in evidence.checks}["coding-c1"]
+
+    assert verdict() == "not seen"
+    assert verdict("output_throughput") == "not seen"
+    assert verdict("output_throughput", "tpot") == "pass"
+    ratios["output_throughput"] = Estimate(1.0, 0.98, 1.02, 3)
+    assert verdict() == "pass"
 
 
 def test_what_else_differs_between_the_runs_is_told(tmp_path: Path) -> None:

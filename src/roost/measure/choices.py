@@ -148,8 +148,12 @@ def _recommend(
     ratios = next(iter(best.values()))
     if all(ratio.low is None for ratio in ratios.values()):
         why = "too few repetitions to know the noise"
-    judged = {compare.judge(ratios[name], SPEED, tolerance) for name in best if name in ratios}
-    return Recommendation(point, tuple(best), ratios, why, alike="unclear" not in judged)
+    _, *others = best
+    alike = all(
+        name in ratios and compare.judge(ratios[name], SPEED, tolerance) != "unclear"
+        for name in others
+    )
+    return Recommendation(point, tuple(best), ratios, why, alike)
 
 
 # --- the counters ---------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 A figure is called worse or better only if the gap is larger than the tolerance *and* the interval
 of the ratio excludes 1: a large gap may be noise, and a gap beyond noise may be too small to care.
-There is no difference only where the whole interval lies within the tolerance; what may as well be
-a large gap is unclear.
+There is no difference, or one within the tolerance, only where the whole interval lies within it;
+what may as well be a large gap is unclear.
 Of many points one or another would lie outside its interval by chance; so a metric's intervals are
 wide enough to hold at 95 % all together (Bonferroni), and what moved at all points alike is found
 by the ratio over all of them.
@@ -35,6 +35,8 @@ TOLERANCE = 0.05
 #: What decides; the other metrics are shown. Decode speed is TPOT again, the accept rate follows
 #: the accept length.
 DECISIVE = ("output_throughput", "accept_length", "ttft", "tpot")
+#: What decides whether enough was seen: times of single requests may stand still without it.
+SPEED = "output_throughput"
 
 #: Stands for the points of a suite together.
 ALL = "all points"
@@ -220,12 +222,11 @@ def judge(ratio: Estimate, metric: Metric, tolerance: float = TOLERANCE) -> Verd
     """What a ratio to the baseline says."""
     if ratio.low is None or ratio.high is None:
         return "unclear"
-    if not ratio.excludes(1.0):
-        # An interval from half to twice is no sign that both are alike.
-        near = 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance
-        return "no difference" if near else "unclear"
-    if abs(ratio.value - 1) <= tolerance:
-        return "within tolerance"
+    if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
+        return "within tolerance" if ratio.excludes(1.0) else "no difference"
+    # An interval from half to twice is no sign that both are alike, nor one from 1.00 to 1.09.
+    if not ratio.excludes(1.0) or abs(ratio.value - 1) <= tolerance:
+        return "unclear"
     return "better" if (ratio.value > 1) == (metric.better == "higher") else "worse"
 
 
@@ -352,7 +353,8 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
             why += f"; the runs differ in {', '.join(differing[other])}"
         # Nothing speaks against a speed of which nothing is known, and nothing for it.
         speeds = [gap for gap in decisive if gap.metric.belongs_to == "hardware"]
-        unclear = not worse and all(_may_be_worse(gap, tolerance) for gap in speeds)
+        speeds = [gap for gap in speeds if gap.metric.key == SPEED] or speeds
+        unclear = not worse and (not speeds or any(_may_be_worse(gap, tolerance) for gap in speeds))
         if all(gap.value.low is None for gap in decisive):
             why = "too few repetitions to know the noise"
         evidence.checks.append(
