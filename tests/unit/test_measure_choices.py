@@ -12,6 +12,7 @@ from tests.unit.test_measure_compare import NOW, result
 from roost.measure import choices, compare
 from roost.measure.compare import Compared, Comparison
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
+from roost.measure.statistics import Estimate
 
 TOKENS = 400
 
@@ -140,6 +141,38 @@ def test_what_noise_hides_is_not_said_to_be_alike() -> None:
         if check.id == "recommend code-c1"
     ]
     assert check.verdict == "not seen"
+
+
+def test_what_may_be_beyond_the_tolerance_is_not_said_to_be_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Faster beyond noise, by no more than the tolerance as measured, and perhaps by 9 %."""
+    runs = {"dflash": [cell(1, 104.5, 2.0)], "none": [cell(2, 100, None)]}
+    high = Estimate(1.045, 1.001, 1.09, 3)
+
+    def ratio(_: object, other: list[CellPoints], *__: object) -> Estimate:
+        one = other[0].repetitions[0].speculation
+        return high if one else Estimate(1 / 1.045, 1 / 1.09, 1 / 1.001, 3)
+
+    monkeypatch.setattr(choices, "speed_ratio", ratio)
+    (one,) = recommended(runs).values()
+    assert (one.choice, one.best, one.alike) == (None, ("dflash", "none"), False)
+
+
+def test_choices_that_share_nothing_with_each_other_are_not_said_to_be_alike() -> None:
+    cells = {"a": [cell(1, 100, None, kind="8K")], "b": [cell(2, 100, None, kind="131K")]}
+    made = choices._recommend("all-c1", cells, compare.TOLERANCE, "")
+    assert (made.choice, made.alike) == (None, False)
+
+
+def test_a_circle_of_choices_beats_none_of_them() -> None:
+    """Each pair shares another point, at which each is faster than the next one."""
+    cells = {
+        "a": [cell(1, 150, None, kind="x"), cell(1, 100, None, kind="z")],
+        "b": [cell(2, 100, None, kind="x"), cell(2, 150, None, kind="y")],
+        "c": [cell(3, 100, None, kind="y"), cell(3, 150, None, kind="z")],
+    }
+    assert set(choices.unbeaten(cells)) == set(cells)
 
 
 def test_points_that_one_of_them_left_out_are_not_taken_for_others() -> None:

@@ -122,7 +122,10 @@ def speed_ratio(
 def unbeaten(
     cells: Mapping[str, Sequence[CellPoints]], tolerance: float = TOLERANCE
 ) -> dict[str, dict[str, Estimate]]:
-    """The choices that no other one beats, the fastest first, with their ratios to the others."""
+    """The choices that no other one beats, the fastest first, with their ratios to the others.
+
+    Never none: where each is beaten by another one, all of them.
+    """
     ratios: dict[str, dict[str, Estimate]] = {name: {} for name in cells}
     for name in cells:
         for other in cells:
@@ -135,8 +138,9 @@ def unbeaten(
         for other, ratio in found.items()
         if compare.judge(ratio, SPEED, tolerance) == "better"
     }
-    # The ratios are differences of logarithms, so they order the choices: no circle is possible.
-    left = [name for name in cells if name not in beaten]
+    # Where all have the same cells, the ratios order the choices. Where each pair shares others,
+    # they may form a circle, which says of none of them that it is beaten.
+    left = [name for name in cells if name not in beaten] or list(cells)
     left.sort(key=lambda name: -sum(ratio.value > 1 for ratio in ratios[name].values()))
     return {name: ratios[name] for name in left}
 
