@@ -258,7 +258,13 @@ def documented() -> dict[str, set[str]]:
 
 def named(name: str, finding: str) -> bool:
     """Whether an id is one of the page's, which stand for any setting or ability."""
-    return re.fullmatch(re.sub(r"\{\w+\}", "[a-z0-9-]+", name), finding) is not None
+    return re.fullmatch(re.sub(r"\{\w+\}", "[a-z0-9.-]+", name), finding) is not None
+
+
+def test_an_ability_may_be_a_version() -> None:
+    assert names.known("engine-lacks-cuda-13.0") == "engine-lacks-cuda-13.0"
+    with pytest.raises(ValueError, match="is no name"):
+        names.known("engine-lacks cuda")
 
 
 def test_the_page_lists_what_is_raised_here() -> None:

@@ -42,7 +42,7 @@ NAMES = (
     "engine-version-unknown", "memory-not-planned", "drafter-not-known", "pool-not-computed",
 )  # fmt: skip
 
-_ANY = re.compile("|".join(re.sub(r"\{\w+\}", "[a-z0-9-]+", name) for name in NAMES))
+_ANY = re.compile("|".join(re.sub(r"\{\w+\}", "[a-z0-9.-]+", name) for name in NAMES))
 
 
 def known(name: str) -> str:
