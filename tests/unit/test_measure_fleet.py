@@ -398,6 +398,15 @@ def test_a_failed_verification_counts_until_a_later_one_holds(site: Path) -> Non
     assert look(site)[1]["runs spark-01"].ok
 
 
+def test_a_benchmark_without_a_document_counts_until_a_later_one_has_one(site: Path) -> None:
+    suite = Check(id="suite", ok=False, expected="points")
+    keep(site / "runs", "a", host="spark-01", hardware="cpu", ok=False, checks=[suite])
+    why = look(site)[1]["runs spark-01"]
+    assert (why.ok, why.why) == (False, "did not hold: benchmark suite ()")
+    measure(site, "spark-01", 1)
+    assert look(site)[1]["runs spark-01"].ok
+
+
 def test_broken_folders_are_said_and_other_hosts_left_out(site: Path) -> None:
     measure(site, "spark-01")
     keep(site / "runs", "z", host="elsewhere")

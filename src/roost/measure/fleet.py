@@ -548,6 +548,10 @@ def _kept(fleet: Fleet) -> list[Check]:
     return checks
 
 
+#: Stands for the suite of a benchmark whose document cannot be read.
+_UNREADABLE = "benchmark"
+
+
 def _failed(fleet: Fleet, host: str) -> list[str]:
     """What did not hold in a host's newest verification, and in its newest benchmark of each suite.
 
@@ -559,7 +563,10 @@ def _failed(fleet: Fleet, host: str) -> list[str]:
         newest[""] = one
     for one in fleet.of(host, "benchmark"):
         if one.belongs == fleet.of(host)[-1].belongs:
-            newest[one.kept.benchmark.suite if one.kept.benchmark else "benchmark"] = one
+            if one.kept.benchmark:
+                # Of one without a readable document nobody knows the suite.
+                newest.pop(_UNREADABLE, None)
+            newest[one.kept.benchmark.suite if one.kept.benchmark else _UNREADABLE] = one
     return [
         f"{suite} {check.id} ({check.why})" if suite else check.id
         for suite, one in newest.items()
