@@ -151,10 +151,12 @@ class Failure:
 
 def told(failures: Iterable[Failure]) -> Iterator[str]:
     """Failures as a person reads them; of those that are alike, why and what to do is said once."""
-    alike: dict[tuple[str, str], list[Failure]] = {}
-    for failure in failures:
-        alike.setdefault((failure.error.why, failure.error.fix), []).append(failure)
-    for (why, fix), found in alike.items():
+    alike: dict[tuple[str, str, int], list[Failure]] = {}
+    for at, failure in enumerate(failures):
+        # Of no reason nobody knows whether it is the same.
+        own = 0 if failure.error.why else at + 1
+        alike.setdefault((failure.error.why, failure.error.fix, own), []).append(failure)
+    for (why, fix, _), found in alike.items():
         if len(found) == 1:
             yield str(found[0])
             continue

@@ -76,6 +76,11 @@ def test_what_failures_have_in_common_is_said_once() -> None:
     ]
 
 
+def test_what_has_no_reason_has_none_in_common() -> None:
+    found = [Failure(RoostError(f"{name}: HTTP 500"), "nothing") for name in ("a", "b")]
+    assert list(lock.told(found)) == [f"{name}: HTTP 500\n  kept: nothing" for name in ("a", "b")]
+
+
 def test_what_a_recipe_pins_in_full_is_locked_without_anybody_s_answer() -> None:
     commit, digest = "d" * 40, "sha256:" + "e" * 64
     after, failures = lock.resolve(
