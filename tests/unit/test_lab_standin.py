@@ -1,14 +1,18 @@
-"""The stand-in engine: what it counts, and its jitter, which is of the size asked for."""
+"""The stand-ins of engine and nvidia-smi: what they count and say, and the size of the jitter."""
 
 from __future__ import annotations
 
 import math
 import statistics
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from roost.lab import profiles
 from roost.lab.standins import engine_standin
-from roost.measure import metrics
+from roost.measure import metrics, throttling
 from roost.onhost import counters
 
 
@@ -42,3 +46,16 @@ def test_its_counters_say_what_it_accepts(counts_as: str) -> None:
     assert change.speculation
     assert change.speculation.accept_length == pytest.approx(3.4)
     assert (change.generated_tokens, change.prompt_tokens) == (40, 30)
+
+
+def test_nvidia_smi_says_what_is_sampled_beside_a_load(tmp_path: Path) -> None:
+    report = tmp_path / "gpus.json"
+    report.write_text(profiles.load("gb10").gpu_report("host", None, None))
+    source = Path(engine_standin.__file__).with_name("nvidia-smi-standin").read_text()
+    script = source.replace("/etc/roost-lab/gpus.json", str(report))
+    words = [sys.executable, "-c", script, *throttling._QUERY[1:]]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    (sample,) = throttling.parse(done.stdout)
+    assert (sample.gpu, sample.slowed) == ("0", ())
+    assert sample.clock
