@@ -709,8 +709,14 @@ def test_the_slowest_of_two_gpus_is_what_counts() -> None:
     slow, fast = load((2800, 95), (2400, 99)).clock(20.0), load((2800, 95), (2800, 95)).clock(20.0)
     assert (slow, fast) == (2400, 2800)
     assert throttling.clock_marks([fast, slow, fast])[1].startswith("the GPU ran at 2400 MHz")
-    # A third one serves nobody.
-    assert load((2800, 95), (2800, 95), (210, 0)).clock(20.0) == 2800
+    # A third one serves nobody, or draws a screen.
+    for busy in (0, 1, 10):
+        assert load((2800, 95), (2800, 95), (210, busy)).clock(20.0) == 2800
+    # As much as it was busy, that was not for long enough to tell.
+    seldom = load((2800, 95), (210, 95)).samples
+    short = [one for one in seldom if one.gpu == "0" or one.at > 13]
+    assert throttling.Watch(short, lasted=20.0).clock(20.0) == 2800
+    assert load((2800, None)).clock(20.0) == 2800
 
 
 def test_a_gpu_that_is_slow_in_every_repetition_is_a_reason() -> None:

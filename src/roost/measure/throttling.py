@@ -37,7 +37,7 @@ COLUMNS: dict[str, type] = {
 #: What not every GPU says.
 NOT_ALWAYS = frozenset({"clock", "power", "temperature"})
 INTERVAL_S = 2.0
-#: Moments that a load's clock needs: one or two may be of the harness's end, after the load.
+#: Moments that a GPU's clock needs: one or two may be of the harness's end, after the load.
 FEWEST_MOMENTS = 5
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10
@@ -76,6 +76,11 @@ class Sample:
     highest: float | None = None
     busy: float | None = None
 
+    @property
+    def works(self) -> bool:
+        """Whether it may be one of those that the load ran on."""
+        return self.busy is None or self.busy >= BUSY_PERCENT
+
 
 @dataclass
 class Watch:
@@ -89,21 +94,20 @@ class Watch:
     def clock(self, load_s: float) -> float | None:
         """SM clock of the slowest GPU while the load ran, MHz; none of a load too short to tell.
 
-        Tensor parallelism waits for the slowest. A GPU that has nothing to do is none of them.
+        Tensor parallelism waits for the slowest. A GPU that has little to do is none of them:
+        it draws a screen, or serves somebody else.
         The harness takes seconds to start, about as long as a short load, and a GPU that waits
         clocks down: of all samples the median would be now the one clock, now the other.
 
         Args:
             load_s: How long the load took; it ended with the watch.
         """
-        loaded = [one for one in self.samples if one.at >= self.lasted - load_s]
-        if len({one.at for one in loaded}) < FEWEST_MOMENTS:
-            return None
         clocks: dict[str, list[float]] = {}
-        for one in loaded:
-            if one.clock is not None and one.busy != 0:
+        for one in self.samples:
+            if one.clock is not None and one.works and one.at >= self.lasted - load_s:
                 clocks.setdefault(one.gpu, []).append(one.clock)
-        return min(map(statistics.median, clocks.values()), default=None)
+        told = (found for found in clocks.values() if len(found) >= FEWEST_MOMENTS)
+        return min(map(statistics.median, told), default=None)
 
     def marks(self) -> list[str]:
         """Why the load cannot be taken for the machine's own speed."""
@@ -130,7 +134,7 @@ class Watch:
         """What was sampled, in words."""
         parts = [f"{len(self.samples)} samples"]
         for unit, values in (
-            ("MHz", [one.clock for one in self.samples if one.busy != 0]),
+            ("MHz", [one.clock for one in self.samples if one.works]),
             ("W", [one.power for one in self.samples]),
             ("°C", [one.temperature for one in self.samples]),
         ):
