@@ -610,6 +610,34 @@ def test_a_published_figure_is_of_drafts_as_deep(
 
 
 @pytest.mark.parametrize(
+    ("command", "depth"),
+    [
+        (["--speculative-config", '{"method":"mtp","num_speculative_tokens":8}'], 8),
+        (["--speculative-config={"], None),
+        (["--speculative-config", '{"method":"mtp"}'], None),
+        # SGLang counts the token that a block starts from.
+        (["--speculative-num-draft-tokens", "5"], 4),
+        (["serve"], None),
+    ],
+)
+def test_how_deep_a_command_drafts(command: list[str], depth: int | None) -> None:
+    assert benchmark._depth(command) == depth
+
+
+def test_the_depth_that_runs_is_what_published_figures_are_matched_with(tmp_path: Path) -> None:
+    """A recipe may have another one on some hardware, and the inventory says nothing of it."""
+    resolved = deployment(tmp_path, "gb10")
+    command = [word.replace('tokens":4', 'tokens":8') for word in resolved.spec.command]
+    assert command != resolved.spec.command
+    spec = resolved.spec.model_copy(update={"command": command})
+    target = Target(Host("h", {}, Connection("h")), resolved.model_copy(update={"spec": spec}))
+    planned = benchmark.plan("spec-bench")
+    cell = next(one for one in planned.cells if one.id == "coding-c1")
+    session = benchmark.Session(target, planned, [cell], tmp_path, print)
+    assert benchmark._points(session, cell, []).published == []
+
+
+@pytest.mark.parametrize(
     ("users", "says"), [(2, ""), (16, "2 of 16 users are served at a time (max_num_seqs)")]
 )
 def test_users_that_wait_in_a_queue_are_told(users: int, says: str, tmp_path: Path) -> None:

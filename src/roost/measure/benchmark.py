@@ -560,7 +560,7 @@ def _points(session: Session, cell: Cell, found: Sequence[Repetition]) -> CellPo
             speculation=deployed.speculation,
             tables=wanted.tables if wanted else [],
             match=dict(cell.match),
-            depth=deployed.asked.settings.num_speculative_tokens or own_depth,
+            depth=_depth(deployed.spec.command) or own_depth,
             own_depth=own_depth,
         ),
     )
@@ -632,6 +632,16 @@ def _at_a_time(command: Sequence[str]) -> int | None:
     flags = ("--max-num-seqs", "--max-running-requests")
     said = next((one for flag in flags if (one := parsers.configured(command, flag))), "")
     return int(said) if said.isdecimal() else None
+
+
+def _depth(command: Sequence[str]) -> int | None:
+    """Tokens of a draft, where the engine's command says so."""
+    if said := parsers.configured(command, "--speculative-config"):
+        with suppress(ValueError, KeyError, TypeError):
+            return int(json.loads(said)["num_speculative_tokens"])
+    block = parsers.configured(command, "--speculative-num-draft-tokens") or ""
+    # SGLang counts the token that a block of drafts starts from.
+    return int(block) - 1 if block.isdecimal() else None
 
 
 def _judge_host(session: Session) -> None:
