@@ -33,10 +33,10 @@ def report(runs: Path | None, out: Path | None, jobs: int | None, as_json: bool)
     """
     from roost import progress as progressing
     from roost import reportsite
+    from roost.interruptions import terminable
     from roost.measure import store
     from roost.reportsite import making
     from roost.root import repository_root
-    from roost.signals import terminable
 
     place = out or repository_root() / "site"
     root = store.locate(runs or "runs")

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from roost.errors import UsageError
+from roost.interruptions import terminable
 from roost.lab import controller, network, paths
 from roost.lab.controller import Say
 from roost.lab.hosts import HostSpec
 from roost.lab.lab import EMBEDDED_DEFAULT, Lab, LabSpec, LabStatus
-from roost.signals import terminable
 
 _name = click.option("--name", default="lab", show_default=True, help="Which lab of this machine.")
 

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from roost.signals import terminable
+from roost.interruptions import terminable
 
 
 def test_a_polite_kill_unwinds_and_what_was_before_comes_back() -> None:
