@@ -330,18 +330,19 @@ class Cutting:
         self._how = how
         self._away = False
         self.asked = 0
-        self.refusals: list[str] = []
+        self.opened: ssh.Tunnel | None = None
 
     @contextmanager
     def tunnel(self, port: int, address: str = "127.0.0.1") -> Iterator[ssh.Tunnel]:
         with self._remote.tunnel(port, address) as opened:
-            self.refusals = opened.refusals
+            self.opened = opened
             yield opened
 
     def cut(self) -> None:
         self._away = self._how == "away"
         if self._how == "tunnel":
-            self.refusals.append("the SSH connection broke: reset by peer")
+            assert self.opened is not None
+            self.opened.broke(": reset by peer")
 
     def run(self, argv: Sequence[str], *given: Any, **options: Any) -> ssh.Completed:
         if self._away:

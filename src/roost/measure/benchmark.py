@@ -41,7 +41,6 @@ from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
 from roost.runs import PROGRESS, text, write_atomically
-from roost.ssh.tunnels import BROKE
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a
 #: token or two of a request whose stream has ended.
@@ -182,14 +181,13 @@ def measure(
 
 def _measure_cells(session: Session) -> None:
     """All of them; one whose SSH connection broke is measured anew, all of it, over another one."""
-    while True:
+    while left := session.cells[len(session.measured) :]:
         measured = len(session.measured)
         try:
-            with _prepared(session, session.cells[measured:]):
-                for cell in session.cells[measured:]:
+            with _prepared(session, left):
+                for cell in left:
                     _measure_cell(session, cell)
                     measured += 1
-            return
         except ssh.BrokenConnectionError:
             session.breaks += 1
             if session.breaks > reconnecting.MOST:
@@ -751,14 +749,14 @@ def _over_the_tunnel(session: Session) -> Iterator[None]:
     Raises:
         BrokenConnectionError: A request had no answer, and the SSH connection broke meanwhile.
     """
-    refusals = session.target.tunnel.refusals if session.target.tunnel else []
-    before = len(refusals)
+    tunnel = session.target.tunnel
+    before = tunnel.broken if tunnel else 0
     try:
         yield
     except EngineError as error:
         # The host is asked first: meanwhile the tunnel notices what became of its connections.
         if error.status is not None or (
-            _answers(session) and not any(said.startswith(BROKE) for said in refusals[before:])
+            _answers(session) and (tunnel is None or tunnel.broken == before)
         ):
             raise
         raise ssh.BrokenConnectionError(

@@ -15,8 +15,6 @@ import paramiko
 from roost.ssh.errors import SshError
 from roost.ssh.login import CONNECT_TIMEOUT_S, send_at_once
 
-#: What a refusal begins with that is none of the far side's.
-BROKE = "the SSH connection broke"
 _CHUNK = 32768
 
 
@@ -28,6 +26,13 @@ class Tunnel:
     port: int
     #: Why the far side refused a connection, or what became of one under way, newest last.
     refusals: list[str] = field(default_factory=list)
+    #: How many of those were the SSH connection's doing.
+    broken: int = 0
+
+    def broke(self, why: str) -> None:
+        """Note a connection that did not reach the far side, or was cut on its way there."""
+        self.broken += 1
+        self.refusals.append(f"the SSH connection broke{why}")
 
 
 class Forwarder(socketserver.ThreadingTCPServer):
@@ -94,7 +99,7 @@ class _Forwarded(socketserver.BaseRequestHandler):
             return
         except (SshError, paramiko.SSHException, OSError, EOFError) as error:
             why = error.why if isinstance(error, SshError) else error
-            server.tunnel.refusals.append(f"{BROKE}: {why}")
+            server.tunnel.broke(f": {why}")
             return
         server.hold(local, channel)
         up = threading.Thread(target=_pump, args=(local, channel), daemon=True)
@@ -103,7 +108,7 @@ class _Forwarded(socketserver.BaseRequestHandler):
         up.join()
         server.let_go(local, channel)
         if not channel.get_transport().is_active():
-            server.tunnel.refusals.append(f"{BROKE} while it carried a request")
+            server.tunnel.broke(" while it carried a request")
         channel.close()
 
 
