@@ -13,7 +13,6 @@ papermill's default engine; import ``papermill.engines`` first.
 from __future__ import annotations
 
 import ast
-import difflib
 import errno
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from papermill.engines import NBClientEngine, papermill_engines
 
+from roost import near
 from roost.errors import RoostError, UsageError
 
 #: A parameter with this default must be given.
@@ -83,9 +83,7 @@ def check_parameters(name: str, nb: Any, given: Mapping[str, Any]) -> None:
     for parameter in given:
         if parameter in known or parameter in _BUILTIN:
             continue
-        near = difflib.get_close_matches(parameter, known, n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
-        defects.append(f"no parameter {parameter!r}{hint}")
+        defects.append(f"no parameter {parameter!r}{near.miss(parameter, known)}")
     missing = [key for key, required in known.items() if required and given.get(key) is None]
     if missing:
         defects.append(f"{' and '.join(missing)} must be given")

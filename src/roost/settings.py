@@ -6,7 +6,6 @@ writes a flag. ``None`` everywhere means "not said": the engine's own default ho
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from roost import near
 from roost.errors import UsageError
 
 #: Characters of a wrong value that its message repeats.
@@ -122,11 +122,9 @@ def from_mapping(given: Any, where: str) -> Settings:
         for item in error.errors():
             key = ".".join(str(part) for part in item["loc"]) or "settings"
             if item["type"] == "extra_forbidden":
-                near = difflib.get_close_matches(key, Settings.model_fields, n=1)
-                reasons.append(
-                    f"{key}: no such setting" + (f", did you mean {near[0]}?" if near else "")
-                )
-                fix = fix if near else "settings are: " + ", ".join(Settings.model_fields)
+                hint = near.miss(key, Settings.model_fields)
+                reasons.append(f"{key}: no such setting{hint}")
+                fix = fix if hint else "settings are: " + ", ".join(Settings.model_fields)
             elif item["type"] == "string_type" and isinstance(item["input"], int | float):
                 reasons.append(
                     f"{key}: {item['input']} is a number; write it in quotes (without them YAML "

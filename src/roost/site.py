@@ -6,7 +6,6 @@ checked against this list, and a near miss is named.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 
+from roost import near
 from roost import settings as settings_module
 from roost.errors import UsageError
 from roost.launch import Site
@@ -219,10 +219,9 @@ def from_variables(host: str, variables: Mapping[str, Any]) -> HostVars:
             if item["type"] == "extra_forbidden":
                 # Without the prefix, by which all are alike.
                 said = name.removeprefix(PREFIX)
-                near = difflib.get_close_matches(said, HostVars.model_fields, n=1)
-                hint = f", did you mean {PREFIX}{near[0]}?" if near else ""
+                hint = near.miss(said, HostVars.model_fields, PREFIX)
                 reasons.append(f"{name} is no variable of roost{hint}")
-                fix = fix if near else "variables are: " + ", ".join(known_variables())
+                fix = fix if hint else "variables are: " + ", ".join(known_variables())
             elif item["type"] == "missing":
                 reasons.append(f"{name} is not set")
                 fix = "set it in group_vars or host_vars of the inventory; ids: `roost recipes`"

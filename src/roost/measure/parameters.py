@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from roost import near
 from roost.errors import UsageError
 
 #: How alike a variable of a later cell is to a parameter that it is taken for.
@@ -34,12 +35,8 @@ def only(names: str) -> None:
     wrong = unknown(known, _cells())
     if not wrong:
         return
-    defects = []
-    for name in wrong:
-        near = difflib.get_close_matches(name, known, n=1)
-        defects.append(f"no parameter {name!r}" + (f", did you mean {near[0]}?" if near else ""))
     raise UsageError(
-        "; ".join(defects),
+        "; ".join(f"no parameter {name!r}{near.miss(name, known)}" for name in wrong),
         why="it would be a variable that nothing reads",
         fix=f"parameters are: {', '.join(known)}; anything else goes into a cell of its own",
     )
@@ -57,8 +54,7 @@ def unknown(known: Sequence[str], cells: Sequence[str]) -> list[str]:
         names = _assigned(source)
         if 2 * len(names & {*known}) >= len(known):
             return sorted(names - {*known}) + found
-        near = (name for name in sorted(names - {*known}) if _is_near(name, known))
-        found = [*near, *found]
+        found = [name for name in sorted(names - {*known}) if _is_near(name, known)] + found
     return []
 
 

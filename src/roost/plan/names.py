@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from roost import near
 from roost.errors import UsageError
 from roost.settings import Settings
 
@@ -71,11 +71,10 @@ def require(given: Iterable[str], catalog: Catalog, place: str) -> None:
     for name in given:
         if name in every:
             continue
-        near = difflib.get_close_matches(name, sorted(every), n=1)
-        hint = f", did you mean {near[0]}?" if near else ""
+        hint = near.miss(name, sorted(every))
         raise UsageError(
             f"{place}: no finding has the name {name!r}{hint}",
-            fix="" if near else "take a name that `roost plan` prints; docs/plan.md lists them",
+            fix="" if hint else "take a name that `roost plan` prints; docs/plan.md lists them",
         )
 
 
