@@ -35,6 +35,7 @@ from roost.hosts import HostFacts
 from roost.interruptions import interruptible
 from roost.inventory import Host
 from roost.measure import benchmark
+from roost.onhost import RELEASES
 from roost.onhost.lease import said
 from roost.plan import gate
 from roost.preflight import of_a_rollout
@@ -43,15 +44,12 @@ from roost.root import repository_root
 from roost.ssh import Remote
 
 FILE = "experiment.json"
-_RELEASES = "/var/lib/roost/releases"
 #: Tasks that say how a playbook ended.
 _DEPLOYED = "Say what became of it"
 _PREFLIGHT = "Judge the host"
 _LEASED = "Have the host's lease"
 _DRAINED = "Send it no more requests, and wait for those that run"
 _RETURNED = "Have it served again"
-#: What is tried is not for clients; who goes back to what served gives the host back.
-_STAYS_OUT = {"llm_server_return": False}
 #: A variant is judged beside the others, not beside the one that happened to serve before it.
 _FLOORS = {"roost_speed_floor": 0, "roost_accept_length_floor": 0}
 
@@ -534,7 +532,7 @@ def try_variant(experiment: Experiment, tried: Tried) -> Tried:
     if why := lost(experiment):
         raise RoostError(f"{experiment.host.name}: {tried.name} was not deployed", why=why)
     experiment.tell(f"{tried.name}: deploy")
-    _play(experiment, "deploy", _DEPLOYED, {**variant.variables, **_FLOORS, **_STAYS_OUT})
+    _play(experiment, "deploy", _DEPLOYED, {**variant.variables, **_FLOORS, **fleet.STAYS_OUT})
     folder = _measure(experiment, variant)
     now_serves = serving(experiment.host)
     if now_serves != tried.release:
@@ -609,7 +607,7 @@ def _play(
 
 def _pointed(remote: Remote, link: str) -> str | None:
     """The release that a link on the host points to."""
-    return ssh.run_privileged(remote, ["readlink", f"{_RELEASES}/{link}"]).out.strip() or None
+    return ssh.run_privileged(remote, ["readlink", f"{RELEASES}/{link}"]).out.strip() or None
 
 
 def _link(host: Host, link: str) -> str | None:
@@ -638,12 +636,12 @@ def _hold(experiment: Experiment) -> str | None:
         experiment.tell("nothing is deployed; the last that is measured will stay")
         return None
     with ssh.connect(host) as remote:
-        done = ssh.run_privileged(remote, ["ln", "-sfn", current, f"{_RELEASES}/held"])
+        done = ssh.run_privileged(remote, ["ln", "-sfn", current, f"{RELEASES}/held"])
         # By a deploy that was at work before the host had a lease. It has not ended what was held
         # after it; and of the release that served already, all it leaves is that the lease is gone.
         moved = _pointed(remote, "current") != current or lost(experiment)
         if moved:
-            ssh.run_privileged(remote, ["rm", "-f", f"{_RELEASES}/held"])
+            ssh.run_privileged(remote, ["rm", "-f", f"{RELEASES}/held"])
     if moved:
         raise RoostError(
             f"{host.name}: somebody else has just deployed there; nothing was changed",

@@ -21,6 +21,10 @@ from roost import inventory as inventories
 from roost.errors import RoostError
 from roost.root import repository_root
 
+#: For playbooks that swap a release: whoever drained the host gives it back to its gateway, once
+#: what serves is known to be good for clients.
+STAYS_OUT = {"llm_server_return": False}
+
 
 @dataclass(frozen=True)
 class PlayResult:

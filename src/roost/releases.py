@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from roost.deployment import Deployment
 from roost.launch import CONTAINER
-from roost.onhost import lease
+from roost.onhost import RELEASES, lease
 from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked
 
@@ -411,7 +411,7 @@ def _evidence(
 def _now(result: Mapping[str, Any], host: str) -> str:
     """What serves after a failure."""
     previous = result.get("previous") or "the release before"
-    kept = f"  why it was not kept: /var/lib/roost/releases/last-failed/ on {host}"
+    kept = f"  why it was not kept: {RELEASES}/last-failed/ on {host}"
     texts = {
         "restored": f"  serves now: {previous} again ({result.get('restored')})\n{kept}",
         "unproved": f"  serves now: nothing that is known to be good. {previous} was started "

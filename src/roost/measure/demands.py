@@ -20,12 +20,13 @@ from roost.deployment import Deployment, resolved_again
 from roost.errors import RoostError
 from roost.measure.checks import Check, Target, inapplicable, unseen
 from roost.measure.startlog import Said, StartLog
+from roost.onhost import RELEASES
 from roost.plan import planner, reading
 from roost.plan.planner import Memory
 from roost.plan.subject import Subject
 
 #: What the host was deployed with; the role's default place.
-PLAN = PurePosixPath("/var/lib/roost/releases/current/plan.json")
+PLAN = PurePosixPath(RELEASES, "current", "plan.json")
 
 _NOT_THERE = "the log of this start does not say; it may have been rotated away"
 _LOOK = "deploy again and verify soon after: a log that is rotated loses its beginning"

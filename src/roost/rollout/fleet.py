@@ -15,9 +15,6 @@ from roost.rollout import record
 _ASKED = {"Read the releases", "Have the host's lease"}
 _SWAP = "Have it serve, or what served before"
 
-#: Whoever drains a host here gives it back, after the notebooks.
-_STAYS_OUT = {"llm_server_return": False}
-
 Span = tuple[dt.datetime, dt.datetime]
 
 
@@ -152,11 +149,11 @@ class Fleet:
 
     def deploy(self, hosts: Iterable[str]) -> Played:
         """Have each host serve what the inventory says, or what it served before."""
-        return self._play("deploy", hosts, extra_vars=_STAYS_OUT)
+        return self._play("deploy", hosts, extra_vars=fleet.STAYS_OUT)
 
     def roll_back(self, release: str, hosts: Iterable[str]) -> Played:
         """Have the hosts serve a release that they keep."""
-        return self._play("rollback", hosts, extra_vars={"rollback_to": release, **_STAYS_OUT})
+        return self._play("rollback", hosts, extra_vars={"rollback_to": release, **fleet.STAYS_OUT})
 
     def drain(self, hosts: Iterable[str]) -> Played:
         """Have gateways send no more requests, and wait for those that run."""
