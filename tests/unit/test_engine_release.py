@@ -10,28 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit import shipped
 
-ROOT = Path(__file__).parents[2]
-
-# In a process of its own: a fork of this one would take its threads for its own.
 PROGRAM = """
-import importlib.util, json, os, signal, sys
-import roost, roost.onhost
-from roost.onhost import lease, machine, store, transaction, trial
-sys.modules.update({
-    "ansible.module_utils.roost": roost,
-    "ansible.module_utils.roost.onhost": roost.onhost,
-    "ansible.module_utils.roost.onhost.lease": lease,
-    "ansible.module_utils.roost.onhost.store": store,
-    "ansible.module_utils.roost.onhost.transaction": transaction,
-    "ansible.module_utils.roost.onhost.machine": machine,
-    "ansible.module_utils.roost.onhost.trial": trial,
-})
-spec = importlib.util.spec_from_file_location("engine_release", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
 transaction.abandon = lambda machine, store, wanted, what: {"outcome": "abandoned", "what": what}
-place = store.Store(sys.argv[2], sys.argv[3])
 place.take_turn("tester", 0)
 wanted = trial.Wanted("x-1", "roost-llm-1", "id", {}, {})
 
@@ -95,11 +77,10 @@ sys.exit()
 
 def apart(folder: Path, doing: str) -> Any:
     (folder / "releases").mkdir()
-    module = ROOT / "plugins" / "modules" / "engine_release.py"
     done = subprocess.run(
         [
-            *(sys.executable, "-c", PROGRAM % textwrap.dedent(doing)),
-            *(str(module), str(folder / "releases"), str(folder / "run")),
+            *(sys.executable, "-c", shipped.LOADS + PROGRAM % textwrap.dedent(doing)),
+            *(shipped.module("engine_release"), str(folder / "releases"), str(folder / "run")),
         ],
         capture_output=True,
         text=True,

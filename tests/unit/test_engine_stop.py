@@ -7,25 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.unit import shipped
 
-# In a process of its own: what is shipped to hosts has another name there.
 PROGRAM = """
-import importlib.util, json, sys
-import roost, roost.onhost
-from roost.onhost import lease, machine, store, transaction
-sys.modules.update({
-    "ansible.module_utils.roost": roost,
-    "ansible.module_utils.roost.onhost": roost.onhost,
-    "ansible.module_utils.roost.onhost.lease": lease,
-    "ansible.module_utils.roost.onhost.machine": machine,
-    "ansible.module_utils.roost.onhost.store": store,
-    "ansible.module_utils.roost.onhost.transaction": transaction,
-})
-spec = importlib.util.spec_from_file_location("engine_stop", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(module)
-place = store.Store(sys.argv[2], sys.argv[3])
 stopped, said = [], []
 transaction.halt = lambda *_: stopped.append(1) or True
 class Module:
@@ -56,7 +40,7 @@ print(json.dumps(said))
 
 def test_a_stop_heeds_others_and_ends_an_experiment_that_it_overrules(tmp_path: Path) -> None:
     """Which would have the engine serve again; a rollout's lease stays until that has ended."""
-    command = [sys.executable, "-c", PROGRAM, ROOT / "plugins" / "modules" / "engine_stop.py"]
+    command = [sys.executable, "-c", shipped.LOADS + PROGRAM, shipped.module("engine_stop")]
     command += [tmp_path / "releases", tmp_path / "runtime"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -58,10 +58,8 @@ print(json.dumps({{'changed': False, **said}}))
 """
 
 
-def standins(
-    folder: Path, made: Gateway, busy: str | None, lease: dict[str, str] | None
-) -> tuple[Path, list[str]]:
-    """Write the modules that are made up; their folder, and the gateway's files."""
+def standins(folder: Path, made: Gateway, busy: str | None, lease: dict[str, str] | None) -> Path:
+    """Write the modules that are made up; their folder."""
     library, seen = folder / "library", folder / "seen"
     for made_up in (library, seen):
         made_up.mkdir(exist_ok=True)
@@ -71,7 +69,7 @@ def standins(
             src=str(plays.ROOT / "src"), paths=paths, seen=str(seen), busy=busy, lease=lease
         )
         (library / f"{name}.py").write_text(MODULE.format(body=text))
-    return library, paths
+    return library
 
 
 def run(
@@ -90,7 +88,7 @@ def run(
         busy: Who deploys them at the moment.
         lease: Of the rollout that they take part in.
     """
-    library, paths = standins(folder, made, busy, lease)
+    library = standins(folder, made, busy, lease)
     wanted = deployment(folder).model_dump(mode="json")
     common = {
         "ansible_connection": "local",
@@ -114,7 +112,6 @@ def run(
         for name, given in hosts.items()
     }
     everyone["gate"] = common
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": everyone}}))
     tasks = [
         {
             "ansible.builtin.include_role": {"name": "llm_server", "tasks_from": f"{name}.yml"},
@@ -125,13 +122,29 @@ def run(
             ("transaction", "true"),
         )
     ]
-    play = [{"hosts": "all:!gate", "gather_facts": False, "tasks": tasks}]
-    (folder / "play.yml").write_text(json.dumps(play))
-    places = dict(zip(("master", "config", "states"), paths, strict=True))
-    overrides = json.dumps({f"__gateway_{name}": path for name, path in places.items()})
+    return play(folder, made, everyone, tasks, "-v", library=library)
+
+
+def play(
+    folder: Path,
+    made: Gateway,
+    hosts: dict[str, dict[str, Any]],
+    tasks: list[dict[str, Any]],
+    *options: str,
+    library: Path | None = None,
+    **environment: str,
+) -> str:
+    """Run tasks on all hosts but the gateway; what Ansible said."""
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    written = [{"hosts": "all:!gate", "gather_facts": False, "tasks": tasks}]
+    (folder / "play.yml").write_text(json.dumps(written))
+    places = {"master": folder / "master.sock", "config": made.config, "states": folder / "states"}
+    overrides = json.dumps({f"__gateway_{key}": str(path) for key, path in places.items()})
+    modules = [library, plays.ROOT / "plugins" / "modules"]
     done = plays.ansible(
-        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-v", "-e", overrides),
-        ANSIBLE_LIBRARY=f"{library}:{plays.ROOT / 'plugins' / 'modules'}",
+        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides, *options),
+        ANSIBLE_LIBRARY=":".join(str(place) for place in modules if place),
+        **environment,
     )
     return done.stdout + done.stderr
 
@@ -254,21 +267,13 @@ def by_hand(
         **variables,
     }
     hosts = {"one": away, "gate": {"ansible_connection": "local"}}
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     role = {"name": "gateway", "tasks_from": f"{name}.yml"}
-    tasks = [{"ansible.builtin.include_role": role}]
-    play = [{"hosts": "one", "gather_facts": False, "tasks": tasks}]
-    (folder / "play.yml").write_text(json.dumps(play))
-    places = {"master": folder / "master.sock", "config": made.config, "states": folder / "states"}
-    overrides = json.dumps({f"__gateway_{key}": str(path) for key, path in places.items()})
-    done = plays.ansible(
-        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides),
-        ANSIBLE_LIBRARY=":".join(
-            str(place) for place in (library, plays.ROOT / "plugins" / "modules") if place
-        ),
+    said = play(
+        *(folder, made, hosts, [{"ansible.builtin.include_role": role}]),
+        library=library,
         ANSIBLE_CONFIG=str(plays.ROOT / "ansible.cfg"),
     )
-    return " ".join((done.stdout + done.stderr).split())
+    return " ".join(said.split())
 
 
 def test_a_host_that_cannot_be_asked_whose_it_is_is_drained_and_not_returned(
@@ -297,7 +302,7 @@ def stop(
     **variables: Any,
 ) -> tuple[str, int]:
     """Stop engines as ``playbooks/stop.yml`` does; what Ansible said, and how many were stopped."""
-    library, paths = standins(folder, made, None, lease)
+    library = standins(folder, made, None, lease)
     (folder / "seen" / "stopped").write_text("")
     common = {
         "ansible_connection": "local",
@@ -310,18 +315,8 @@ def stop(
     # A third host, of another gateway.
     hosts = {"one": common, "two": common, "far": {**common, "roost_gateway": "elsewhere"}}
     everyone = {**hosts, "gate": {"ansible_connection": "local"}}
-    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": everyone}}))
     tasks = [{"ansible.builtin.include_role": {"name": "llm_server", "tasks_from": "stop.yml"}}]
-    play = [{"hosts": "all:!gate", "gather_facts": False, "tasks": tasks}]
-    (folder / "play.yml").write_text(json.dumps(play))
-    places = dict(zip(("master", "config", "states"), paths, strict=True))
-    overrides = json.dumps({f"__gateway_{name}": path for name, path in places.items()})
-    done = plays.ansible(
-        *("-i", str(folder / "hosts.json"), str(folder / "play.yml"), "-e", overrides),
-        *("--limit", limit),
-        ANSIBLE_LIBRARY=f"{library}:{plays.ROOT / 'plugins' / 'modules'}",
-    )
-    said = " ".join((done.stdout + done.stderr).split())
+    said = " ".join(play(folder, made, everyone, tasks, "--limit", limit, library=library).split())
     return said, len((folder / "seen" / "stopped").read_text())
 
 
@@ -357,7 +352,7 @@ def test_where_nothing_is_in_place_nothing_is_drained(tmp_path: Path) -> None:
 def test_a_host_of_an_experiment_is_drained_by_hand_and_not_returned(tmp_path: Path) -> None:
     with gateway(tmp_path, 2) as made:
         lease = {"owner": "t1", "experiment": "tune"}
-        library, _ = standins(tmp_path, made, None, lease)
+        library = standins(tmp_path, made, None, lease)
         local = {"ansible_connection": "local", "library": library}
         by_hand(tmp_path, made, "drain", **local)
         assert made.server("one").state == "drain"
