@@ -18,6 +18,7 @@ from tests.unit.fake_machine import Behaviour, FakeMachine, Killed, counted, fak
 
 from roost import releases
 from roost.onhost import NAME, lease, transaction
+from roost.onhost.endpoint import Endpoint, Reply
 from roost.onhost.logs import unpacked
 from roost.onhost.store import KEPT, Store
 from roost.onhost.trial import Wanted
@@ -415,6 +416,45 @@ def test_one_that_the_watchdog_stopped_for_want_of_memory(
         "the engine ended with exit code 137 (the watchdog stopped it: 900 MiB were available) "
         "before it was healthy"
     )
+
+
+@pytest.mark.parametrize(
+    ("answered", "when"), [(0, "at the first request"), (2, "while it was judged")]
+)
+def test_an_end_that_docker_notices_later_than_the_client(
+    site: Site, monkeypatch: pytest.MonkeyPatch, answered: int, when: str
+) -> None:
+    """The connection is gone at once; Docker says so some looks later, and why later still."""
+    good, bad = site.wanted("a"), site.wanted("b")
+    site.deploy(good)
+    asked: list[object] = []
+    looks: list[object] = []
+    chat, inspect = Endpoint.chat, site.machine.inspect
+
+    def hangs_up(endpoint: Endpoint, body: Any, timeout: float) -> Reply:
+        container = site.machine.found.get(bad.name)
+        if container is None or not container.running:
+            return chat(endpoint, body, timeout)
+        asked.append(body)
+        if len(asked) > answered:
+            return Reply(0, "Remote end closed connection without response", 0.1)
+        return chat(endpoint, body, timeout)
+
+    def late(container: str) -> dict[str, Any] | None:
+        found = inspect(container)
+        if found and container == bad.name and len(asked) > answered:
+            looks.append(container)
+            ended, why = len(looks) > 3, len(looks) > 4
+            found["State"].update(Running=not ended, ExitCode=137, OOMKilled=why)
+        return found
+
+    monkeypatch.setattr(Endpoint, "chat", hangs_up)
+    monkeypatch.setattr(site.machine, "inspect", late)
+    result = site.deploy(bad)
+    assert result["failure"]["what"] == (
+        f"the engine ended with exit code 137 (the kernel killed it for memory) {when}"
+    )
+    assert result["outcome"] == "restored"
 
 
 def test_two_faults_at_once_are_told_apart(site: Site) -> None:

@@ -27,12 +27,16 @@ class Gate:
         endpoint: The engine.
         wanted: ``gate`` of the deployment.
         timeout: Seconds one answer may take.
+
+    Attributes:
+        hung_up: Whether a request got no answer at all, as from an engine that ends.
     """
 
     def __init__(self, endpoint: Endpoint, wanted: Mapping[str, Any], timeout: float) -> None:
         self._endpoint = endpoint
         self._wanted = wanted
         self._timeout = timeout
+        self.hung_up = False
 
     def warm_up(self) -> Reply:
         """The first answer may still compile kernels: nobody judges it."""
@@ -175,7 +179,9 @@ class Gate:
         return str(self._endpoint.get(self._wanted["metrics_path"], self._timeout).body)
 
     def _ask(self, request: Mapping[str, Any]) -> Reply:
-        return self._endpoint.chat(request, self._timeout)
+        reply = self._endpoint.chat(request, self._timeout)
+        self.hung_up = self.hung_up or reply.status == 0
+        return reply
 
 
 def failed(checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -20,6 +20,11 @@ INTERVAL = 0.5
 HEALTH_TIMEOUT = 25.0
 #: Seconds for the rest of a log after the line that says it is over, or after its end.
 LAST_WORDS = 1.0
+#: Looks at an engine that has hung up, and seconds between two: its clients see that it has ended
+#: before Docker does, by seconds on a host with much to do.
+HUNG_UP_LOOKS, HUNG_UP_INTERVAL = 20, 0.5
+#: Exit code of what was killed by SIGKILL, as the kernel does for want of memory.
+SIGKILLED = 137
 
 #: Who ended an engine for want of memory. The controller tells these ends from others by the words
 #: (:mod:`roost.failures`).
@@ -138,7 +143,7 @@ def prove(
         if whole:
             warm = gate.warm_up()
             if warm.status != 200:
-                _ended(machine, container, log, "at the first request")
+                _ended(machine, container, log, "at the first request", hung_up=gate.hung_up)
                 answer = f"HTTP {warm.status}" if warm.status else "no answer"
                 what = f"the first request got {answer}: {str(warm.body)[:300]}"
                 raise TrialError("warm_up", what, log.text())
@@ -152,7 +157,7 @@ def prove(
                 floors, measured = gate.figures(_reference(store, wanted, old))
                 checks += floors
                 figures.update(measured)
-        _ended(machine, container, log, "while it was judged")
+        _ended(machine, container, log, "while it was judged", hung_up=gate.hung_up)
         if failed(checks):
             what = "it is healthy, but does not pass its gate"
             raise TrialError("gate", what, log.text(), checks)
@@ -183,12 +188,23 @@ def healthy(machine: Machine, wanted: Wanted, container: str, log: Follower, lim
         machine.sleep(INTERVAL)
 
 
-def _ended(machine: Machine, container: str, log: Follower, when: str) -> None:
-    """Raise if the engine has ended."""
+def _ended(
+    machine: Machine, container: str, log: Follower, when: str, *, hung_up: bool = False
+) -> None:
+    """Raise if the engine has ended; after it has hung up, also if it does so soon."""
     found = machine.inspect(container)
+    for _ in range(HUNG_UP_LOOKS if hung_up else 0):
+        if found is None or not found["State"]["Running"]:
+            break
+        machine.sleep(HUNG_UP_INTERVAL)
+        found = machine.inspect(container)
     if found and found["State"]["Running"]:
         return
     log.settle(LAST_WORDS)
+    if found and found["State"]["ExitCode"] == SIGKILLED and not found["State"].get("OOMKilled"):
+        # That it was for want of memory reaches Docker by another way, and may come later.
+        machine.sleep(LAST_WORDS)
+        found = machine.inspect(container) or found
     if found is None:
         raise TrialError("engine", f"the container is gone, {when}", log.text())
     kernel = machine.kernel(found, log.begun)
