@@ -124,7 +124,7 @@ def hosts(lab: str) -> set[str]:
     return {name.removesuffix(".scope") for name in names}
 
 
-def remove(lab: str, host: str | None = None, *, seconds: float = 5.0) -> None:
+def remove(lab: str, host: str | None = None, *, seconds: float = 60.0) -> None:
     """Remove the groups of a host (or lab) whose processes have ended.
 
     Raises:

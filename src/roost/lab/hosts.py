@@ -33,9 +33,10 @@ _STANDINS = Path(__file__).parent / "standins"
 SUDO_USER = "ops"
 SUDO_PASSWORD = "roost-lab-ops"  # noqa: S105  # on purpose no secret: it opens lab hosts only
 
-_BOOT_SECONDS = 90.0
+# Generous: what is slow is mostly a machine that several labs boot on.
+_BOOT_SECONDS = 300.0
 _HALT_SECONDS = 20.0
-_KILL_SECONDS = 30.0
+_KILL_SECONDS = 120.0
 # How long nspawn may tidy up once its container has ended.
 _TIDY_SECONDS = 3.0
 
@@ -226,7 +227,7 @@ class Host:
         network.set_link(self.site.lab, self.address, up=True)
 
     def exec(
-        self, argv: Sequence[str], *, text_in: str | None = None, timeout: float = 60.0
+        self, argv: Sequence[str], *, text_in: str | None = None, timeout: float = 600.0
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as root in the host, not by its network; its exit status is not checked.
 

@@ -321,7 +321,7 @@ class Lab:
                         str(self.spec.gateway.ip),
                     ],
                     # A lab's hosts share one machine, whose speed varies with what else it does.
-                    "roost_speed_floor": 0.1,
+                    "roost_speed_floor": 0.02,
                 },
                 "hosts": {
                     host.name: {

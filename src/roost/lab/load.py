@@ -20,7 +20,7 @@ from roost.errors import RoostError
 from roost.lab.build import packages
 
 #: Seconds that the generator needs until its first request, on a busy machine.
-_START_SECONDS = 120.0
+_START_SECONDS = 600.0
 
 
 @dataclass

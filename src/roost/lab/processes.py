@@ -30,7 +30,7 @@ exec "$@"
 """
 
 _MARKER_VARIABLE = "ROOST_LAB_PROCESS"
-_LAUNCH_SECONDS = 10.0
+_LAUNCH_SECONDS = 60.0
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import httpx2
 from roost.errors import RoostError
 from roost.lab import network, processes
 
-_START_SECONDS = 10.0
+_START_SECONDS = 60.0
 
 
 def configuration(storage: Path, address: str, port: int) -> str:

@@ -11,7 +11,7 @@ from roost.errors import RoostError
 from roost.lab import hubserver, processes, registry
 from roost.lab.hosts import Site
 
-_START_SECONDS = 20.0
+_START_SECONDS = 120.0
 
 
 @dataclass(frozen=True)

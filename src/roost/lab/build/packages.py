@@ -40,7 +40,13 @@ _SPARE = (
 def pip(*arguments: str | Path) -> None:
     """Run pip for Debian's Python, wheels only, whatever Python we run on ourselves."""
     target = ("--python-version", _PYTHON_VERSION, "--only-binary=:all:")
-    env = commands.environment(PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_ROOT_USER_ACTION="ignore")
+    env = commands.environment(
+        PIP_DISABLE_PIP_VERSION_CHECK="1",
+        PIP_ROOT_USER_ACTION="ignore",
+        # Gigabytes come this way, and what is not there ends the whole build.
+        PIP_RETRIES="10",
+        PIP_TIMEOUT="60",
+    )
     commands.run([sys.executable, "-m", "pip", "--quiet", *arguments, *target], env=env)
 
 
