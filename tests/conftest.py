@@ -16,6 +16,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["roost.lab.fixtures"]
 
 TESTS = Path(__file__).parent
+#: Seconds that a test with real hosts may take: several times what the longest takes beside two
+#: others on a small machine, so that only what hangs is ended.
+LAB_LIMIT_S = 3600
 #: Files that take minutes, the longest first: workers begin with them, so that they end together.
 #: Those with the real engine, which takes all of a small machine, stand between others.
 LONGEST = (
@@ -42,3 +45,6 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = {TESTS / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if item.get_closest_marker("lab"):
+            item.add_marker(pytest.mark.timeout(LAB_LIMIT_S))

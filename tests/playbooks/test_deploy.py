@@ -25,7 +25,7 @@ from roost.lab.lab import WORSE_DRAFTER
 from roost.launch import CONTAINER, KEY_SOURCE
 from roost.rollout import run as rollouts
 
-pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 
 @dataclass(frozen=True)
