@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,8 @@ from typing import Any
 import websocket
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "google-chrome")
-_WAIT_S = 60.0
+#: Seconds for anything, on a machine with much to do.
+_WAIT_S = 300.0
 
 
 def program() -> str | None:
@@ -94,6 +95,13 @@ class Page:
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 
+    def comes_to(self, script: str, holds: Callable[[Any], bool]) -> Any:
+        """The value of an expression as soon as this holds of it; the last where it never does."""
+        end = time.monotonic() + _WAIT_S
+        while not holds(value := self.run(script)) and time.monotonic() < end:
+            time.sleep(0.05)
+        return value
+
     def screenshot(self, path: Path) -> None:
         """The whole page as a picture."""
         done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
@@ -148,7 +156,7 @@ def browsing() -> Iterator[Page]:
         try:
             port, path = _address(Path(home) / "DevToolsActivePort")
             socket = websocket.create_connection(
-                f"ws://127.0.0.1:{port}{path}", timeout=60, suppress_origin=True
+                f"ws://127.0.0.1:{port}{path}", timeout=_WAIT_S, suppress_origin=True
             )
             page = Page(socket)
             target = page.call("Target.createTarget", url="about:blank")["targetId"]

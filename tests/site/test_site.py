@@ -206,11 +206,9 @@ def test_words_leave_what_has_them_all(page: Page, site: Path) -> None:
     assert set(column(page, "#points", 5)) == {"prose-c1"}
     # The chart follows, once typing stops.
     page.run(say("spark-03"))
-    page.run("new Promise((done) => setTimeout(done, 600))")
-    assert page.run(TRACES) == ["spark-03"]
+    assert page.comes_to(TRACES, ["spark-03"].__eq__) == ["spark-03"]
     page.run(say("no such words"))
-    page.run("new Promise((done) => setTimeout(done, 600))")
-    assert page.run(TRACES) == []
+    assert page.comes_to(TRACES, [].__eq__) == []
     assert page.complaints == []
 
 
@@ -276,8 +274,7 @@ def test_a_chart_answers(page: Page, site: Path) -> None:
         "return {x: b.x + b.width / 2, y: b.y + b.height / 2}; })()"
     )
     page.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
-    page.run("new Promise((done) => setTimeout(done, 300))")
-    told = page.run("document.querySelector('.hoverlayer').textContent")
+    told = page.comes_to("document.querySelector('.hoverlayer').textContent", bool)
     assert told.startswith("kind2-c1: ")
     assert told.endswith(" tokens/s")
 
