@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -70,7 +71,10 @@ def test_every_broken_host_is_named_rightly(lab: SharedLab, tmp_path: Path) -> N
     assert found("well", "fail") == {}
     assert found("plain", "fail") == {}
     assert "memory shared with the CPU" in found("well", "ok")["gpu"]
-    assert found("well", "ok")["clock"].startswith("0.0 s ")
+    # Hosts of a lab have our clock, so all that is seen is what the question took.
+    clock = re.match(r"(\d+\.\d) s \w+ \(± (\d+\.\d) s\)", found("well", "ok")["clock"])
+    assert clock
+    assert float(clock[1]) <= float(clock[2])
     starved = found("starved", "fail")
     assert set(starved) == {"gpu_clocks", "gpu_runtime", "disk"}
     assert starved["gpu_clocks"] == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -60,7 +62,7 @@ def own(lab_turn: Place) -> Iterator[Lab]:  # noqa: ARG001  # for its order
 
 
 def ssh(lab: Lab, host: Host, command: str) -> subprocess.CompletedProcess[str]:
-    options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=3", "-o", "StrictHostKeyChecking=yes"]
+    options = ["-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "StrictHostKeyChecking=yes"]
     base = lab.ssh_command(host.name)
     return subprocess.run(
         [base[0], *options, *base[1:], command], capture_output=True, text=True, check=False
@@ -70,7 +72,7 @@ def ssh(lab: Lab, host: Host, command: str) -> subprocess.CompletedProcess[str]:
 def boot_of(host: Host) -> str:
     """When the host's own PID 1 started: another value is another boot."""
     return (
-        host.exec(["stat", "--format=%Y", "/proc/1"]).stdout
+        host.exec(["cut", "-d ", "-f22", "/proc/1/stat"]).stdout
         + host.exec(["cat", "/etc/machine-id"]).stdout
     )
 
@@ -90,6 +92,11 @@ def ansible(lab: Lab, *arguments: str) -> str:
 # -- life and death
 
 
+def worked() -> float:
+    """Seconds of processor time that this process and those it has waited for have used."""
+    return sum(os.times()[:4])
+
+
 def wait_gone(processes: Sequence[processes.Process], seconds: float) -> bool:
     """Wait until none of them runs any more; False if some still did after ``seconds``."""
     deadline = time.monotonic() + seconds
@@ -98,6 +105,17 @@ def wait_gone(processes: Sequence[processes.Process], seconds: float) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+def kill(up: subprocess.Popen[Any]) -> None:
+    """Kill an up alone; the tools that it had just called may outlive it for a moment."""
+    up.kill()
+    up.wait()
+    deadline = time.monotonic() + 60
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(up.pid, 0)
+            time.sleep(0.01)
 
 
 def test_a_second_up_changes_nothing_and_down_leaves_nothing(own: Lab, left: Left) -> None:
@@ -110,9 +128,10 @@ def test_a_second_up_changes_nothing_and_down_leaves_nothing(own: Lab, left: Lef
     boots = [boot_of(host) for host in own.hosts.values()]
     files = {path: path.stat().st_mtime_ns for path in (own.key, own.state / "ssh/hosts/one")}
 
-    began = time.monotonic()
+    # Not by the clock: it waits while other labs of this machine are brought up.
+    began = worked()
     assert own.up(quiet) is False
-    assert time.monotonic() - began < 5
+    assert worked() - began < 5
     assert [boot_of(host) for host in own.hosts.values()] == boots
     assert {path: path.stat().st_mtime_ns for path in files} == files
 
@@ -134,11 +153,13 @@ def test_a_second_up_changes_nothing_and_down_leaves_nothing(own: Lab, left: Lef
 )
 def test_a_killed_up_is_cleaned_by_down_and_mended_by_up(own: Lab, left: Left, line: str) -> None:
     for mend in (own.down, own.up):
-        killed = subprocess.Popen([sys.executable, "-c", UP], stdout=subprocess.PIPE, text=True)
+        killed = subprocess.Popen(
+            [sys.executable, "-c", UP], stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         with killed:
             assert killed.stdout is not None
             assert any(line in said for said in killed.stdout)
-            killed.kill()
+            kill(killed)
         mend(quiet)
         if mend == own.down:
             assert left(NAME, own.state) == []
@@ -151,10 +172,12 @@ def test_a_killed_up_is_cleaned_by_down_and_mended_by_up(own: Lab, left: Left, l
 def test_an_up_killed_anywhere_leaves_nothing_after_down(
     own: Lab, left: Left, delay: float
 ) -> None:
-    killed = subprocess.Popen([sys.executable, "-c", UP], stdout=subprocess.DEVNULL)
+    killed = subprocess.Popen(
+        [sys.executable, "-c", UP], stdout=subprocess.DEVNULL, start_new_session=True
+    )
     with killed:
         time.sleep(delay)
-        killed.kill()
+        kill(killed)
     own.down(quiet)
     assert left(NAME, own.state) == []
 
@@ -204,7 +227,7 @@ def test_up_mends_a_dead_host_an_orphaned_one_and_adds_a_new_one(own: Lab) -> No
         if processes.is_init_of_container(p)
     ]
     os.kill(inits[0].pid, signal.SIGKILL)
-    assert wait_gone(inits, 5)
+    assert wait_gone(inits, 60)
     assert two.state() == "dead"
 
     more = make(HostSpec(name="three"))
@@ -300,7 +323,7 @@ def test_hub_and_registry_can_be_out(lab: SharedLab) -> None:
             socket.create_connection(address, timeout=2)
         assert service.start() is True
         assert service.start() is False
-        socket.create_connection(address, timeout=2).close()
+        socket.create_connection(address, timeout=60).close()
 
 
 def test_an_image_goes_through_the_registry_by_digest(lab: SharedLab) -> None:
