@@ -19,14 +19,13 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.notebooks.conftest import Deployed
-from tests.playbooks.playbook import ROOT, deploy, inventory
+from tests.playbooks.playbook import PATIENCE_S, ROOT, deploy, inventory
 
 from roost import runs, tuning
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 
-# Several deploys in turn, also on a busy machine.
-pytestmark = [pytest.mark.lab, pytest.mark.engine, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
 HELD = "/var/lib/roost/releases/held"
 LEASE = "/var/lib/roost/releases/rollout.json"
@@ -52,7 +51,8 @@ def standin(
         # One seat of the stand-in serves four users one after the other, four serve them together.
         roost_settings={
             "image": image,
-            "extra_args": ["--standin-tokens-per-second=1000"],
+            # Slow enough for the machine not to be what sets the pace.
+            "extra_args": ["--standin-tokens-per-second=300"],
             "max_num_seqs": 1,
         },
     )
@@ -79,15 +79,15 @@ class Command:
 
     @property
     def said(self) -> str:
-        return self._said.read_text()
+        return self._said.read_text(encoding="utf-8", errors="replace")
 
-    def says(self, pattern: str, seconds: float = 600) -> None:
+    def says(self, pattern: str, seconds: float = PATIENCE_S) -> None:
         """Wait until it has said something."""
         eventually(lambda: re.search(pattern, self.said) or self.child.poll() is not None, seconds)
         assert re.search(pattern, self.said), self.said
 
     def end(self) -> int:
-        code = self.child.wait(600)
+        code = self.child.wait(2 * PATIENCE_S)
         assert "Traceback" not in self.said, self.said
         return code
 
@@ -111,7 +111,7 @@ def begin(standin: Deployed, tmp_path: Path) -> Iterator[Begin]:
             command.child.wait()
 
 
-def eventually(holds: Callable[[], object], seconds: float = 60) -> None:
+def eventually(holds: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline
@@ -147,7 +147,7 @@ def prompts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def many(tmp_path: Path) -> Path:
-    """Enough for half a minute from one user."""
+    """Enough for more than a minute from one user."""
     file = tmp_path / "many.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": f"Say {n}."}) for n in range(200)))
     return file
@@ -283,7 +283,7 @@ def test_ctrl_c_in_a_deploy_brings_the_host_back(
     options = ["--deploy", "none,dflash", "--suite", "smoke", "--prompts", prompts]
     command = begin("compare", *options)
     command.says("none: deploy")
-    eventually(lambda: trial(standin), 600)
+    eventually(lambda: trial(standin))
     to_all(command.child)
     assert command.end() == 130
     assert f"{before} serves again" in command.said

@@ -141,7 +141,7 @@ def test_a_dead_engine_and_another_container_under_its_name_are_found(
     """The other one has the same image, but is not as pinned: no drafter, a writable directory."""
     spec = deployed.deployment().spec
     other = "docker rename roost-llm kept && docker run -d --name roost-llm "
-    other += f"-v {spec.mounts[0].source}:/model --entrypoint sleep {spec.image} 600"
+    other += f"-v {spec.mounts[0].source}:/model --entrypoint sleep {spec.image} 6000"
     back = "docker rm -f roost-llm; docker rename kept roost-llm"
     # One start of the engine for both.
     with undone(deployed.host, "systemctl stop roost-llm", "systemctl start roost-llm"):
@@ -239,9 +239,9 @@ def wait_until_healthy(deployed: Deployed) -> None:
     """A container that was started again loads its model first."""
     script = (
         "import time, urllib.request as r\n"
-        "for _ in range(600):\n"
+        "for _ in range(1800):\n"
         "    try: r.urlopen('http://127.0.0.1:8000/health'); break\n"
         "    except OSError: time.sleep(1)\n"
         "else: raise SystemExit(1)\n"
     )
-    assert deployed.host.exec(["python3", "-c", script], timeout=660).returncode == 0
+    assert deployed.host.exec(["python3", "-c", script], timeout=1900).returncode == 0
