@@ -60,7 +60,7 @@ def fleet(
     shared_lab: SharedLab,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Fleet:
-    return rolling.fleet(shared_lab, tmp_path_factory.mktemp("rollout"), 4)
+    return rolling.fleet(shared_lab, tmp_path_factory.mktemp("rollout"), 4, ready_timeout=20)
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:

@@ -20,6 +20,10 @@ from roost.lab.hosts import Host
 from roost.lab.lab import Lab
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Callbacks of Ansible's for tests only.
+CALLBACKS = Path(__file__).with_name("callbacks")
+#: Seconds to wait for what comes soon on a machine that has little to do.
+PATIENCE_S = 900.0
 
 _RECAP = re.compile(
     r"^(?P<host>\S+)\s*: ok=\d+\s+changed=(?P<changed>\d+)\s+"
@@ -79,17 +83,27 @@ class Running:
         where: The inventory.
         options: Further options, such as ``--check``.
         playbook: From the repository root.
+        killed_before: Beginning of the name of a task before which it is killed.
         overrides: Variables that win over the inventory's (``-e``).
     """
 
     def __init__(
-        self, where: Path, *options: str, playbook: str = "deploy.yml", **overrides: Any
+        self,
+        where: Path,
+        *options: str,
+        playbook: str = "deploy.yml",
+        killed_before: str = "",
+        **overrides: Any,
     ) -> None:
         program = str(Path(sys.executable).with_name("ansible-playbook"))
         argv = [program, playbook, "-i", str(where)]
         for name, value in overrides.items():
             argv += ["-e", yaml.safe_dump({name: value}, default_flow_style=True, width=10_000)]
         environment = {key: value for key, value in os.environ.items() if "ANSIBLE" not in key}
+        if killed_before:
+            folders = (ROOT / "plugins" / "callback", CALLBACKS)
+            environment["ANSIBLE_CALLBACK_PLUGINS"] = ":".join(map(str, folders))
+            environment["ROOST_TEST_KILLED_BEFORE"] = killed_before
         # A file, for what outlives a kill would keep a pipe open.
         self._output = Path(tempfile.mkstemp(prefix="playbook-")[1])
         with self._output.open("w") as output:
@@ -106,18 +120,23 @@ class Running:
 
     @property
     def output(self) -> str:
-        return self._output.read_text()
+        # Read while it is written, so a letter of several bytes may be there in part.
+        return self._output.read_text(encoding="utf-8", errors="replace")
 
-    def reaches(self, task: str, seconds: float = 120) -> None:
+    def reaches(self, task: str, seconds: float = PATIENCE_S) -> None:
         """Wait until a task has begun."""
         self.says(re.escape(f"TASK [{task}"), seconds)
 
-    def says(self, pattern: str, seconds: float = 120) -> None:
+    def says(self, pattern: str, seconds: float = PATIENCE_S) -> None:
         """Wait until something stands in its output."""
         deadline = time.monotonic() + seconds
-        while not re.search(pattern, self.output, re.MULTILINE):
-            assert self._child.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
+        while True:
+            # In this order: it may say so last of all.
+            goes_on = self._child.poll() is None and time.monotonic() < deadline
+            output = self.output
+            if re.search(pattern, output, re.MULTILINE):
+                return
+            assert goes_on, output
             time.sleep(0.02)
 
     def kill(self) -> None:

@@ -78,8 +78,15 @@ class Fleet:
             times["ended"] = time.perf_counter()
 
 
-def fleet(shared_lab: SharedLab, folder: Path, count: int, **variables: Any) -> Fleet:
-    """Boot it, and have its first release serve."""
+def fleet(shared_lab: SharedLab, folder: Path, count: int, *, ready_timeout: int = 180) -> Fleet:
+    """Boot it, and have its first release serve.
+
+    Args:
+        shared_lab: Of its hosts.
+        folder: For the inventory, the runs and the loads.
+        count: Hosts behind the gateway.
+        ready_timeout: Seconds that an engine may take to be healthy.
+    """
     shared_lab.lab.registry.start()
     image = standin_image(shared_lab.lab.cache, print)
     gate = shared_lab.host("cpu", fresh=True, docker=False, gateway=True)
@@ -90,10 +97,9 @@ def fleet(shared_lab: SharedLab, folder: Path, count: int, **variables: Any) -> 
         [gate, *hosts],
         roost_recipe=MODEL,
         roost_lock_file=str(shared_lab.lab.lock_file),
-        roost_ready_timeout=20,
+        roost_ready_timeout=ready_timeout,
         roost_hub_client=False,  # the lab's hub needs none
         roost_speed_floor=0.5,
-        **variables,
     )
     made = Fleet(gate, hosts, where, image, shared_lab.lab.cache)
     made.wants("log=first")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.playbooks.playbook import Play, Running, inventory
+from tests.playbooks.playbook import PATIENCE_S, Play, Running, inventory
 
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
@@ -35,6 +35,7 @@ class Site:
         *standin: str,
         playbook: str = "deploy.yml",
         tags: str = "llm_server",
+        killed_before: str = "",
         **overrides: Any,
     ) -> Running:
         """Begin to deploy a release whose engine does these things."""
@@ -43,7 +44,8 @@ class Site:
         if playbook == "deploy.yml":
             overrides = {"roost_settings": settings, **overrides}
             # After the first time, Docker and the weights are there.
-            return Running(self.inventory, "--tags", tags, playbook=playbook, **overrides)
+            options = ("--tags", tags)
+            return Running(self.inventory, *options, killed_before=killed_before, **overrides)
         return Running(self.inventory, playbook=playbook, **overrides)
 
     def deploy(self, *standin: str, **overrides: Any) -> Play:
@@ -104,7 +106,7 @@ def ask(host: Host) -> str:
     return text
 
 
-def until(true: Any, seconds: float = 30) -> None:
+def until(true: Any, seconds: float = PATIENCE_S) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -124,7 +126,7 @@ def standin_site(shared_lab: SharedLab, folder: Path, **variables: Any) -> Site:
         [host],
         roost_recipe="smollm2-135m",
         roost_lock_file=str(shared_lab.lab.lock_file),
-        roost_ready_timeout=60,
+        roost_ready_timeout=180,
         roost_hub_client=False,  # the lab's hub needs none
         **variables,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.playbooks.playbook import Play, Running, inventory
+from tests.playbooks.playbook import PATIENCE_S, Play, Running, inventory
 
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
@@ -21,7 +21,7 @@ from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 from roost.root import CATALOG_VARIABLE
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.lab
 
 URL = "https://forge.example.org/engine.git"
 NAME = "localhost/engine"
@@ -74,7 +74,7 @@ class Forge:
         )
         url = f"git://{address}:{port}/engine.git"
         try:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + PATIENCE_S
             while subprocess.run(
                 ["git", "ls-remote", url], capture_output=True, check=False
             ).returncode:
@@ -206,7 +206,7 @@ def test_a_build_that_is_killed_on_the_host_ends_there_and_is_said(builds: Build
         builds.sh("pkill -KILL -f '^/usr/bin/python3 [^ ]*AnsiballZ_image_build.py$'")
         refusal = run.end().refusal(builds.host)
     assert "the build was killed" in refusal
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while builds.sh("pgrep -f 'docker [b]uild|[s]leep 6000' || true"):
         assert time.monotonic() < deadline
         time.sleep(0.2)

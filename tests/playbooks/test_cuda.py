@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
-from tests.playbooks.playbook import Running, deploy, inventory
+from tests.playbooks.playbook import PATIENCE_S, Running, deploy, inventory
 from tests.unit.deployments import ORNITH
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
@@ -52,8 +52,8 @@ def test_an_image_in_which_cuda_does_not_start_ends_the_weights_that_came_meanwh
     hub.order(".safetensors", held)
     with (
         serving(hub, address=gateway) as endpoint,
-        # So that the image takes some seconds.
-        paced(gateway, lab.lab.spec.registry_port, 15e6) as registry,
+        # So that the image takes longer than the weights can take to begin.
+        paced(gateway, lab.lab.spec.registry_port, 5e6) as registry,
     ):
         where = inventory(
             tmp_path / "inventory",
@@ -74,7 +74,7 @@ def test_an_image_in_which_cuda_does_not_start_ends_the_weights_that_came_meanwh
         try:
             # Some bytes of the weights were there before all of the image was.
             target, drafter = standins
-            run.says(rf"^{host.name}: image \d+ MB.*; {target} \d+ k?B.*; {drafter} waits", 180)
+            run.says(rf"^{host.name}: image \d+ MB.*; {target} \d+ k?B.*; {drafter} waits")
             assert sh("pgrep -f 'hf_[s]napshot'")
             play = run.end()
         finally:
@@ -88,7 +88,7 @@ def test_an_image_in_which_cuda_does_not_start_ends_the_weights_that_came_meanwh
         assert sh("docker ps --all --quiet") == ""
 
         # Nothing goes on, half of it is hidden, and Ansible's own watcher has tidied up.
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while sh("pgrep -f 'hf_[s]napshot'"):
             assert time.monotonic() < deadline, sh("ps -e -o pid,ppid,pgid,stat,etimes,args")
             time.sleep(0.2)

@@ -9,7 +9,7 @@ docs/reliability.md is made of that.
 from __future__ import annotations
 
 import json
-import time
+import signal
 from typing import Any
 
 import pytest
@@ -22,7 +22,7 @@ from roost import fleet
 from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.lab
 
 #: What serves after a fault.
 NEXT_RUN = "the release before; the next run goes on"
@@ -74,7 +74,8 @@ GIVEN_UP = "nothing after so many starts, with the reason; the next deploy start
             marks=fault("engine", "is healthy, and generates no token", BACK),
         ),
         pytest.param(
-            ["tokens-per-second=150"],
+            # Far below half of what the release before comes to on a machine with other work.
+            ["tokens-per-second=40"],
             {"roost_speed_floor": 0.5},
             ["it is healthy, but is too slow", "tokens/s: 0.5 of the", "(slower)"],
             id="slow",
@@ -133,7 +134,8 @@ def test_a_faulty_engine_is_replaced_by_the_one_before(
 )
 def test_an_engine_that_is_killed_on_trial(site: Site, act: str, says: list[str]) -> None:
     with site.unchanged() as before:
-        run = site.begin("start-seconds=3", "holds-mib=200")
+        # It takes the memory when it has started, and by then must have less.
+        run = site.begin("start-seconds=20", "holds-mib=200")
         run.reaches(TRIAL)
         until(site.on_trial)
         site.sh(f"{act} {site.on_trial()}")
@@ -181,45 +183,41 @@ def test_a_crash_is_followed_by_so_many_starts_and_no_more(site: Site) -> None:
 # The controller
 
 
-@pytest.mark.parametrize(
-    ("task", "standin"),
-    [
-        pytest.param(
-            "llm_server : Have the container roost-llm-",
-            ["log=killed-before"],
-            id="before",
-            marks=fault("controller", "killed before the swap", NEXT_RUN),
-        ),
-        pytest.param(
-            TRIAL,
-            ["log=killed-during", "start-seconds=3"],
-            id="during",
-            marks=fault("controller", "killed while the new release is on trial", BY_ITSELF),
-        ),
-    ],
-)
-def test_a_killed_controller_and_the_next_run(site: Site, task: str, standin: list[str]) -> None:
-    before = site.serving()
+@pytest.mark.parametrize("task", ["llm_server : Have the container roost-llm-", TRIAL])
+@fault("controller", "killed before the swap", NEXT_RUN)
+def test_a_controller_that_is_killed_before_the_swap(site: Site, task: str) -> None:
+    """Before the new container is made, or when it is there."""
+    standin = f"log=killed-before-{'swap' if task == TRIAL else 'making'}"
+    before, command = site.current, site.serving()
+    killed = site.begin(standin, killed_before=task).end()
+    assert killed.code == -signal.SIGKILL, killed.output
+    assert (site.current, site.serving(), site.begun()) == (before, command, False)
+    made = site.sh(f"docker ps --all --quiet --filter 'name=^/?{CONTAINER}-'").split()
+    assert len(made) == (task == TRIAL)
+    play = site.deploy(standin)
+    assert play.code == 0, play.output
+    assert f"--standin-{standin}" in site.serving()
+    site.rests()
+
+
+@fault("controller", "killed while the new release is on trial", BY_ITSELF)
+def test_a_controller_that_is_killed_during_the_trial(site: Site) -> None:
+    standin = ["log=killed-during", "start-seconds=15"]
     run = site.begin(*standin)
-    run.reaches(task)
-    if task == TRIAL:
-        time.sleep(1)
-    # Else at once: it comes to the swap within the second.
+    run.reaches(TRIAL)
+    until(site.begun)
     run.kill()
-    if task != TRIAL:
-        assert site.serving() == before
-    # The host ends what has begun by itself; the next run waits for that, if it must.
+    # The host ends what has begun by itself; the next run waits for that.
     play = site.deploy(*standin)
     assert play.code == 0, play.output
-    assert f"--standin-{standin[0]}" in site.serving()
+    assert "--standin-log=killed-during" in site.serving()
     site.rests()
 
 
 @fault("controller", "killed after the swap", "the new release; the next run finds it")
 def test_a_controller_that_is_killed_before_it_can_say_so(site: Site) -> None:
-    run = site.begin("log=killed-after")
-    run.reaches("llm_server : Explain it")
-    run.kill()
+    killed = site.begin("log=killed-after", killed_before="llm_server : Explain it").end()
+    assert killed.code == -signal.SIGKILL, killed.output
     assert "--standin-log=killed-after" in site.serving()
     site.rests()
     assert site.deploy("log=killed-after").changed == {site.host.name: 0}
@@ -227,7 +225,8 @@ def test_a_controller_that_is_killed_before_it_can_say_so(site: Site) -> None:
 
 @fault("controller", "two deploys at once to one host", "each in its turn; the last one's")
 def test_two_deploys_at_once_take_turns(site: Site) -> None:
-    runs = {name: site.begin(f"log={name}", "start-seconds=4") for name in ("one", "two")}
+    # The one's trial takes longer than the other can be behind it.
+    runs = {name: site.begin(f"log={name}", "start-seconds=25") for name in ("one", "two")}
     plays = {name: run.end() for name, run in runs.items()}
     for play in plays.values():
         assert play.code == 0, play.output

@@ -21,8 +21,9 @@ from tests.playbooks.unasked import unasked
 
 from roost import fleet, releases
 from roost.lab.fixtures import SharedLab
+from roost.lab.pacing import paced
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.lab
 
 
 # The network
@@ -30,7 +31,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.timeout(900)]
 
 @fault("network", "the SSH connection is lost while a good release is on trial", BY_ITSELF)
 def test_a_lost_connection(site: Site) -> None:
-    run = site.begin("log=third", "start-seconds=4")
+    run = site.begin("log=third", "start-seconds=15")
     run.reaches(TRIAL)
     until(site.begun)
     site.host.exec(["pkill", "-f", "^sshd: root@"])
@@ -43,11 +44,15 @@ def test_a_lost_connection(site: Site) -> None:
 
 
 def impatient(folder: Path) -> dict[str, Any]:
-    """Settings with which a connection of its own gives up within seconds instead of minutes."""
+    """Settings with which a connection of its own gives up within seconds instead of minutes.
+
+    Not sooner, or it would give up a host that only has much to do.
+    """
     return {
         "ansible_control_path_dir": str(folder),
-        "ansible_ssh_args": "-o ControlMaster=auto -o ServerAliveInterval=1",
-        "ansible_timeout": 2,
+        "ansible_ssh_args": "-o ControlMaster=auto -o ServerAliveInterval=5 "
+        "-o ServerAliveCountMax=2",
+        "ansible_timeout": 15,
         "llm_server_reconnect_timeout": 1,
     }
 
@@ -65,7 +70,7 @@ def test_a_host_that_cannot_be_reached(site: Site, tmp_path: Path) -> None:
 
 def cut_off_in_the_middle(site: Site, folder: Path, *standin: str) -> Play:
     """Deploy, with the cable pulled from the trial's begin to its end."""
-    run = site.begin("start-seconds=4", *standin, **impatient(folder))
+    run = site.begin("start-seconds=20", *standin, **impatient(folder))
     run.reaches(TRIAL)
     until(site.begun)
     site.host.cut()
@@ -229,7 +234,7 @@ def test_a_full_disk_stops_it_before_the_swap(site: Site) -> None:
 @fault("host", "its disk fills up while the new release is on trial", BACK)
 def test_a_disk_that_fills_up_in_the_middle(site: Site) -> None:
     with site.unchanged() as before, small_disk(site):
-        run = site.begin("log=no-room-left", "start-seconds=3")
+        run = site.begin("log=no-room-left", "start-seconds=20")
         run.reaches(TRIAL)
         until(site.begun)
         site.sh(FILL)
@@ -242,12 +247,14 @@ def test_a_disk_that_fills_up_in_the_middle(site: Site) -> None:
 
 
 @fault("host", "its disk fills up during a download", "the release before; the next run goes on")
-def test_a_disk_that_fills_up_during_a_download(site: Site) -> None:
-    models = "/srv/models"
-    wanted = {"tags": "model_store", "roost_model_dir": models}
+def test_a_disk_that_fills_up_during_a_download(site: Site, lab: SharedLab) -> None:
+    models, hub = "/srv/models", str(lab.lab.spec.gateway.ip)
     site.sh(f"mkdir -p {models} && mount -t tmpfs -o size=4g tmpfs {models}")
     try:
-        with site.unchanged():
+        # The weights take seconds, so that there is a middle of them.
+        with paced(hub, lab.lab.spec.hub_port, 10e6) as port, site.unchanged():
+            wanted = {"tags": "model_store", "roost_model_dir": models}
+            wanted["roost_hub_endpoint"] = f"http://{hub}:{port}"
             run = site.begin(**wanted)
             run.reaches("model_store : Begin to fetch weights that are missing")
             # As if something else had taken all the rest of it.
@@ -262,7 +269,7 @@ def test_a_disk_that_fills_up_during_a_download(site: Site) -> None:
         assert f"the disk of {models}" in message
         assert "free space and deploy again to go on from it" in message
         site.sh(f"mount -o remount,size=4g {models}")
-        again = site.deploy(**wanted)
+        again = site.deploy(**{**wanted, "roost_hub_endpoint": lab.lab.site.hub_url})
         assert again.code == 0, again.output
     finally:
         site.sh(f"umount {models}")

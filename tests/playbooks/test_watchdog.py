@@ -19,7 +19,7 @@ from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.launch import CONTAINER
 
-pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.lab
 
 STATE = "/var/lib/roost/watchdog/state.json"
 FLOOR_MIB = 1000
@@ -92,20 +92,20 @@ def used(site: Site) -> tuple[float, int]:
 
 def test_a_slow_engine_is_left_alone_and_a_wedged_one_comes_back(site: Site) -> None:
     before = started(site)
-    seconds, _ = used(site)
+    begun, (seconds, _) = time.monotonic(), used(site)
     # A long prompt: no token for twice as long as a wedge may last.
-    assert request(site, "stand-in: prefill 10", 30) == 0
+    assert request(site, "stand-in: prefill 10", 120) == 0
     assert (started(site), events(site)) == (before, [])
     # Here it looks at the engine every second, by default every fifteenth.
     after, resident = used(site)
-    assert after - seconds < 0.5
+    assert after - seconds < 0.05 * (time.monotonic() - begun)
     assert resident < 40_000
 
     assert request(site, "stand-in: wedge", 1) != 0
-    health = "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=5)"
+    health = "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health', timeout=60)"
     site.sh(f'python3 -c "{health}"')
     # Whoever asks now would be held too.
-    until(lambda: started(site) != before, 60)
+    until(lambda: started(site) != before)
     until(lambda: "Paris" in ask(site.host))
     assert events(site) == ["restarted frozen"]
     (event,) = state(site)["events"]
@@ -120,7 +120,7 @@ def test_a_slow_engine_is_left_alone_and_a_wedged_one_comes_back(site: Site) -> 
 
 def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site) -> None:
     available(site, FLOOR_MIB - 100)
-    until(lambda: state(site)["held"] is not None, 60)
+    until(lambda: state(site)["held"] is not None)
     time.sleep(7)  # after 5 s the unit would have started it again
     assert site.sh(f"docker inspect --format '{{{{.State.Running}}}}' {CONTAINER}") == "false\n"
     says = f"900 MiB of memory were available, the floor is {FLOOR_MIB} MiB"
@@ -129,7 +129,7 @@ def test_below_the_floor_the_engine_is_stopped_until_the_next_deploy(site: Site)
     # What is short of memory now is refused. A release that eats it fails, and is said to have.
     assert "cannot run smollm2-135m; nothing was changed" in site.deploy().refusal(site.host)
     available(site, 20_000)
-    run = site.begin("log=hungry", "start-seconds=20")
+    run = site.begin("log=hungry", "start-seconds=60")
     run.reaches(TRIAL)
     available(site, FLOOR_MIB - 100)
     play = run.end()

@@ -116,7 +116,7 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
         host.exec(["grep", "-aqF", "/var/lib/roost/venv/bin/python", "/run/seen"]).returncode == 0
     )
     # Ansible's wrapper of a background job removes the module, with what it was given, within 5 s.
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     searched = f"grep -rlF {TOKEN} /run/seen /var/lib/roost /var/log /root/.ansible /etc || true"
     while (found := host.exec(["sh", "-c", searched]).stdout) and time.monotonic() < deadline:
         time.sleep(1)
@@ -138,13 +138,13 @@ def test_gated_weights(lab: SharedLab, artefacts: Artefacts, tmp_path: Path) -> 
 
 
 def slowly(until: threading.Event) -> faulty.Behaviour:
-    """The right answers, at 2 MB/s each until then."""
+    """The right answers, at half a megabyte a second each until then: minutes for a shard."""
 
     async def behave(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         async def through(message: Message) -> None:
             await send(message)
             if not until.is_set():
-                await asyncio.sleep(len(message.get("body", b"")) / 2e6)
+                await asyncio.sleep(len(message.get("body", b"")) / 5e5)
 
         await app(scope, receive, through)
 
@@ -168,22 +168,23 @@ def test_a_download_is_watched_and_outlives_its_connection(
             roost_hub_endpoint=endpoint,
             roost_model_dir=models,
             model_store_progress_interval=0.5,
-            # A line that is cut is noticed after three seconds, and after two by who connects.
+            # A line that is cut is noticed after ten seconds or so. Sooner it would be no sign of
+            # that on a machine with much to do.
             ansible_ssh_args="-o ControlMaster=auto -o ControlPersist=60s "
-            "-o ServerAliveInterval=1 -o ServerAliveCountMax=2",
-            ansible_timeout=2,
+            "-o ServerAliveInterval=4 -o ServerAliveCountMax=2",
+            ansible_timeout=10,
             # Nor is it one that an earlier test keeps open, which notices later.
             ansible_control_path="%(directory)s/watched",
         )
         run = Running(where, "--tags", "model_store")
-        line = rf"^{host.name}: \S+ \d+ MB of \d+ MB, \d+ %, \d+ MB/s, [\d:]+ left; \S+ waits$"
-        run.says(line, 180)
+        line = rf"^{host.name}: \S+ \d+ MB of \d+ MB, \d+ %, \d+ [kM]B/s, [\d:]+ left; \S+ waits$"
+        run.says(line)
         host.cut()
         try:
-            run.says(rf"^{host.name}: out of reach; what it fetches goes on there$", 60)
+            run.says(rf"^{host.name}: out of reach; what it fetches goes on there$")
         finally:
             host.join()
-        run.says(rf"(?s)out of reach; .*{line}", 60)
+        run.says(rf"(?s)out of reach; .*{line}")
         seen_enough.set()
         play = run.end()
     assert play.code == 0, play.output
@@ -218,7 +219,7 @@ def test_a_worker_that_is_killed_is_said_and_gone_on_from(
             model_store_progress_interval=0.5,
         )
         run = Running(where, "--tags", "model_store")
-        run.says(rf"^{host.name}: \S+ [1-9]\d* MB of", 180)
+        run.says(rf"^{host.name}: \S+ [1-9]\d* MB of")
         # The module itself, and not Ansible's wrapper of it; then the one that waits for its turn.
         host.exec(["pkill", "-KILL", "-f", "^/usr/bin/python3 [^ ]*AnsiballZ_hf_snapshot.py$"])
         refusal = run.end().refusal(host)
@@ -266,7 +267,6 @@ def test_accounts_at_registries(lab: SharedLab, tmp_path: Path) -> None:
     assert "Check roost_registry_logins" in refusal
 
 
-@pytest.mark.timeout(300)
 def test_a_whole_deploy_shows_no_secret(
     lab: SharedLab, artefacts: Artefacts, tmp_path: Path
 ) -> None:
