@@ -70,7 +70,7 @@ def parse(commands: list[list[str]], engine: Path) -> subprocess.CompletedProces
         env={"PYTHONPATH": str(engine), "VLLM_TARGET_DEVICE": "cpu", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
 

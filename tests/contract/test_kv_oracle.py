@@ -85,7 +85,7 @@ def ask_engine(version: str, cases: list[Case]) -> list[dict[str, Any]]:
         },
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -64,7 +64,7 @@ def answer(version: str) -> dict[str, Any]:
         env={"PYTHONPATH": str(packages.engine_packages(cache, print)), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1800,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
