@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Read by the hub's client when it is imported: whoever names no endpoint asks a closed port.
 os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
@@ -12,6 +13,12 @@ os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"
 # What a shell runs in the background ignores it, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile(
+    "unhurried", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("unhurried")
 
 pytest_plugins = ["roost.lab.fixtures"]
 

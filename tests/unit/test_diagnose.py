@@ -662,7 +662,7 @@ def test_figures_may_be_no_figures(strange: str) -> None:
 
 
 @given(st.sampled_from([*CASES, *HARMLESS]), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_message_may_lack_a_part(case: Case, data: st.DataObject) -> None:
     begin = data.draw(st.integers(0, len(case.text)))
     end = data.draw(st.integers(begin, len(case.text)))

@@ -433,7 +433,7 @@ def test_utf_16_of_a_windows_terminal_is_read() -> None:
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_bytes_are_too_strange(noise: bytes) -> None:
     assert isinstance(diagnose(noise), list)
     # Noise before and after hides nothing: the message's line is its own.
@@ -442,7 +442,7 @@ def test_no_bytes_are_too_strange(noise: bytes) -> None:
 
 
 @given(st.lists(st.sampled_from([*FAILS, *HEALTHY]), min_size=1, max_size=3), st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_no_cut_of_a_log_is_too_short(names: list[str], data: st.DataObject) -> None:
     text = "".join(log(name) for name in names)
     begin = data.draw(st.integers(0, len(text)))

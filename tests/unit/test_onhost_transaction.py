@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.deployments import deployment
 from tests.unit.fake_machine import Behaviour, FakeMachine, Killed, counted, fake_machine
@@ -841,7 +841,7 @@ def test_a_kill_ends_an_experiment_neither_too_soon_nor_too_late(
     assert every_step(tmp_path, check, Behaviour(), tries=tries, trying=True) >= 8
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(
     lives=st.lists(
         st.tuples(

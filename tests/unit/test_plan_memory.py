@@ -561,7 +561,7 @@ RULES = st.builds(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(targets(), drafters(), ARGUMENTS, RULES, st.integers(0, 2**34))
 def test_invariants(
     target: Architecture,
@@ -614,7 +614,7 @@ def test_invariants(
     assert not pool(target, drafter, rules=rules, **just).fits_one_request
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(targets(), drafters(), ARGUMENTS, RULES)
 def test_the_estimated_length_is_the_longest_that_fits(
     target: Architecture, drafter: Drafter | None, arguments: dict[str, Any], rules: EngineRules
@@ -632,7 +632,7 @@ def test_the_estimated_length_is_the_longest_that_fits(
         assert not pool(target, drafter, rules=rules, **longer).fits_one_request
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(targets(), drafters(), ARGUMENTS)
 def test_an_engine_that_cannot_pad_refuses_or_agrees_with_one_that_can(
     target: Architecture, drafter: Drafter | None, arguments: dict[str, Any]
