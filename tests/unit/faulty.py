@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,7 +14,7 @@ Behaviour = Callable[[ASGIApp, Scope, Receive, Send], Awaitable[None]]
 
 @dataclass
 class Request:
-    """What was asked, and how many bytes of body went out."""
+    """What was asked, and how many bytes of body were given out."""
 
     method: str
     path: str
@@ -60,8 +61,9 @@ class Faulty:
         self.requests.append(request)
 
         async def counted(message: Message) -> None:
-            await send(message)
+            # Before it is there: whoever has it may look at this at once.
             request.sent += len(message.get("body", b""))
+            await send(message)
 
         for suffix, behaviour, left in self._orders:
             if scope["path"].endswith(suffix) and scope["method"] == "GET" and left:
@@ -133,14 +135,22 @@ def cut(place: int) -> Behaviour:
     return at(place, act)
 
 
-def stall(place: int, seconds: float = 3.0) -> Behaviour:
-    """Nothing comes any more after so many bytes, and the connection stays."""
+def stall(place: int, seconds: float | None = None) -> Behaviour:
+    """Nothing comes any more after so many bytes, and the connection stays: for so many seconds,
+    or until whoever asked has left.
+    """
 
-    async def act() -> None:
-        await asyncio.sleep(seconds)
-        raise ConnectionError("nobody listens any more")
+    async def behave(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        async def act() -> None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+            raise ConnectionError("nobody listens any more")
 
-    return at(place, act)
+        await at(place, act)(app, scope, receive, send)
+
+    return behave
 
 
 def shortened(place: int) -> Behaviour:

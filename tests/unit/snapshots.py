@@ -89,8 +89,9 @@ class Site:
             "endpoint": self.endpoint,
             "token": None,
             "headroom": 0,
-            "timeout": 5,
-            "stall_timeout": 5,
+            # Nothing waits as long: what is to be waited for in vain is given a shorter time.
+            "timeout": 60,
+            "stall_timeout": 60,
             "retries": 2,
             "max_wait": 300,
             "releases": str(self.models.with_name("releases")),

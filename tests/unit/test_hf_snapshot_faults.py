@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -24,6 +25,8 @@ from tests.unit.snapshots import FIRST, SECOND, TOKEN, Site, hf_snapshot, shard
 
 from roost import modules
 from roost.onhost.weights import disk, patience, revision
+from roost.onhost.weights.arrival import Arrival
+from roost.onhost.weights.download import Download
 
 SIZE = len(shard("first"))
 HALF = SIZE // 2
@@ -57,9 +60,10 @@ def comes_again(site: Site) -> int:
 
 
 def test_no_network(site: Site) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as nobody:
-        closed = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-    failure = site.failure(endpoint=closed)
+    # Taken, so that nobody else gets it meanwhile, and nobody listens there.
+    with closing(socket.socket()) as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        failure = site.failure(endpoint=f"http://127.0.0.1:{nobody.getsockname()[1]}")
     assert (failure.reason, failure.outage) == ("network", True)
     assert "Connection refused" in str(failure)
 
@@ -161,8 +165,8 @@ def test_a_rate_limit_is_waited_out_as_long_as_the_hub_asks(
     site: Site, place: str, asks: Callable[[], dict[str, str]]
 ) -> None:
     suffix = site.commit if place == "commit" else place
+    began = time.monotonic()  # before a date that is so long after it
     site.hub.order(suffix, faulty.answer(429, asks()), times=1)
-    began = time.monotonic()
     assert site.ensure()["changed"]
     assert time.monotonic() - began >= 1
     assert site.is_whole()
@@ -186,9 +190,8 @@ def test_a_rate_limit_without_a_time_is_tried_like_an_outage(site: Site, after: 
 
 def test_a_rate_limit_that_takes_too_long_fails_at_once(site: Site) -> None:
     site.hub.order(FIRST, faulty.answer(429, {"Retry-After": "3600"}))
-    began = time.monotonic()
     failure = site.failure()
-    assert time.monotonic() - began < 5
+    assert len(site.hub.of(FIRST)) == 1
     assert (failure.reason, failure.outage) == ("rate_limit", True)
     assert "asks to wait 3600 s" in str(failure)
     assert "roost_hub_token" in str(failure)
@@ -284,12 +287,14 @@ BREAKS = [
     (faulty.unsized(faulty.shortened(HALF)), "truncated"),
     (faulty.stall(HALF), "stalled"),
 ]
+#: Seconds without a byte; long beside what the other answers take on a busy machine.
+STALL = 4
 
 
 @pytest.mark.parametrize("behaviour", [behaviour for behaviour, _ in BREAKS])
 def test_a_transfer_that_breaks_goes_on_where_it_was(site: Site, behaviour: Behaviour) -> None:
     site.hub.order(FIRST, behaviour, times=1)
-    assert site.ensure(stall_timeout=2)["bytes"] < site.bytes + SIZE // 4
+    assert site.ensure(stall_timeout=STALL)["bytes"] < site.bytes + SIZE // 4
     assert site.is_whole()
     assert [one.range for one in site.hub.of(FIRST)] == [None, site.hub.of(FIRST)[1].range]
     assert site.hub.of(FIRST)[1].range is not None
@@ -300,7 +305,7 @@ def test_what_arrived_before_giving_up_is_kept(
     site: Site, behaviour: Behaviour, reason: str
 ) -> None:
     site.hub.order(FIRST, behaviour)
-    failure = site.failure(stall_timeout=1 if reason == "stalled" else 5, retries=0)
+    failure = site.failure(stall_timeout=STALL, retries=0)
     assert (failure.reason, failure.outage) == (reason, True)
     assert "What arrived is kept" in str(failure)
     assert (site.parts / FIRST).stat().st_size > 0
@@ -439,17 +444,33 @@ def test_something_else_in_place_of_weights(site: Site, body: bytes, message: st
 
 @pytest.mark.parametrize(("gone", "slow"), [(FIRST, SECOND), (SECOND, FIRST)])
 def test_a_final_failure_ends_the_other_transfers_and_is_what_is_told(
-    site: Site, gone: str, slow: str
+    site: Site, monkeypatch: pytest.MonkeyPatch, gone: str, slow: str
 ) -> None:
+    ended = threading.Event()
+
+    def until_one_fails(download: Download, arrival: Arrival) -> None:
+        try:
+            fetch(download, arrival)
+        finally:
+            if arrival.file.path == gone:
+                ended.set()
+
     async def while_the_other_waits(*call: Any) -> None:
-        while not any(one.sent for one in site.hub.of(slow)):
+        while part_bytes(site, slow) < HALF:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.3)
         await faulty.refuse(404, "EntryNotFound")(*call)
 
-    site.hub.order(slow, faulty.stall(HALF))
+    async def break_then() -> None:
+        while not ended.is_set():
+            await asyncio.sleep(0.01)
+        raise ConnectionError("cut by the test")
+
+    fetch = Download._until_one_fails
+    monkeypatch.setattr(Download, "_until_one_fails", until_one_fails)
+    # It breaks off as well, and is no reason to go on.
+    site.hub.order(slow, faulty.unsized(faulty.at(HALF, break_then)))
     site.hub.order(gone, while_the_other_waits)
-    assert site.failure(stall_timeout=1).reason == "incomplete"
+    assert site.failure().reason == "incomplete"
     assert len(site.hub.of(slow)) == 1
 
 
@@ -658,9 +679,9 @@ def part_bytes(site: Site, *names: str) -> int:
 
 def test_kill_at_half_and_go_on(site: Site) -> None:
     for name in (FIRST, SECOND):
-        site.hub.order(name, faulty.stall(HALF, seconds=20), times=1)
-    with running(site, token=TOKEN, stall_timeout=60) as process:
-        until(lambda: part_bytes(site, FIRST, SECOND) >= 2 * (HALF - 1))
+        site.hub.order(name, faulty.stall(HALF), times=1)
+    with running(site, token=TOKEN) as process:
+        until(lambda: part_bytes(site, FIRST, SECOND) == 2 * HALF)
         # Meanwhile the token stands where nobody else looks.
         proc = Path(f"/proc/{process.pid}")
         shown = (proc / "cmdline").read_bytes() + (proc / "environ").read_bytes()
