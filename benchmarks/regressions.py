@@ -33,8 +33,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.unit.deployments import deployment
-from tests.unit.gateways import free_port
 from tests.unit.kept_runs import result
+from tests.unit.servers import free_port
 from tests.unit.stand_in_engine import Container
 
 from roost import ssh

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import threading
@@ -24,6 +23,7 @@ from typing import Any
 import pytest
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tests.unit.servers import free_port
 
 from roost.lab.standins import engine_standin
 from roost.onhost.haproxy import Haproxy, Server
@@ -40,13 +40,6 @@ def program() -> str:
             pytest.fail("CI must have haproxy")
         pytest.skip("no haproxy here: apt-get install haproxy")
     return found
-
-
-def free_port() -> int:
-    """A port that nobody uses at the moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-    return port
 
 
 class StandIn(engine_standin.Engine):
@@ -187,6 +180,8 @@ class Gateway:
     names: list[str]
     variables: dict[str, Any]
     process: subprocess.Popen[bytes] | None = None
+    #: Whether engines are asked many times a second how they are.
+    quick: bool = True
     log: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -219,8 +214,8 @@ class Gateway:
             **self.variables,
         }
         text = render({**behind, **given.pop("behind", {})}, self.folder, **given)
-        # The same, quicker.
-        text = text.replace("inter 2s fastinter 500ms", "inter 100ms fastinter 50ms")
+        if self.quick:  # the same, quicker
+            text = text.replace("inter 2s fastinter 500ms", "inter 100ms fastinter 50ms")
         self.config.write_text(text)
         digests = [
             f"{hashlib.sha256(key.encode()).hexdigest().upper()} {name}\n"
@@ -268,7 +263,7 @@ class Gateway:
                 os.kill(int(worker), signal.SIGKILL)
         self.process = None
 
-    def wait(self, holds: Any, seconds: float = 20.0) -> None:
+    def wait(self, holds: Any, seconds: float = 60.0) -> None:
         """Until something holds."""
         deadline = time.monotonic() + seconds
         while True:
@@ -299,7 +294,7 @@ class Gateway:
             engine.before_word = go_on.wait
         return go_on
 
-    def connection(self, timeout: float = 30) -> http.client.HTTPConnection:
+    def connection(self, timeout: float = 120) -> http.client.HTTPConnection:
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
 
     def post(self, *, headers: dict[str, str] | None = None, **body: Any) -> tuple[int, str]:

@@ -1,15 +1,32 @@
-"""An ASGI application on a loopback port, for tests that need a real server for a moment."""
+"""Servers for a moment: an ASGI application on a loopback port, and ports for programs."""
 
 from __future__ import annotations
 
+import itertools
+import os
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
+
+#: Below those that the kernel gives to whoever asks for any: a connection, or another test, may be
+#: given one of them between the moment that it is found free and the one that it is taken.
+_PORTS = range(10_000, 30_000)
+_next = itertools.count(os.getpid() * 1021)  # sessions at the same time begin far apart
+
+
+def free_port() -> int:
+    """A port that nobody uses, for a program that must be told one."""
+    for number in itertools.islice(_next, len(_PORTS)):
+        port = _PORTS[number % len(_PORTS)]
+        with closing(socket.socket()) as trying, suppress(OSError):
+            trying.bind(("", port))
+            return port
+    raise AssertionError(f"all ports of {_PORTS} are in use")
 
 
 @contextmanager

@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import socket
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
 import pytest
+from tests.unit.servers import free_port
 
 from roost.errors import RoostError
 from roost.lab import registry as lab_registry
@@ -33,10 +32,8 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running registry, empty."""
     if not shutil.which("docker-registry"):
         pytest.skip("docker-registry is not installed")
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
     storage = tmp_path_factory.mktemp("registry")
-    with lab_registry.serve(storage, "127.0.0.1", port) as address:
+    with lab_registry.serve(storage, "127.0.0.1", free_port()) as address:
         yield address
 
 

@@ -98,8 +98,8 @@ def run(
         "llm_server_deployment": wanted,
         "__llm_server_container": {"container": {"Id": "c", "Name": "/roost-llm-new"}},
         "__llm_server_key": {"changed": False},
-        "gateway_drain_timeout": 10,
-        "gateway_return_timeout": 10,
+        "gateway_drain_timeout": 120,
+        "gateway_return_timeout": 120,
     }
     release = releases.release(deployment(folder))
     everyone = {
@@ -309,7 +309,7 @@ def stop(
         "llm_server_deployment": deployment(folder).model_dump(mode="json"),
         "llm_server_gateway": "gate",
         "roost_gateway": "gate",
-        "gateway_drain_timeout": 10,
+        "gateway_drain_timeout": 120,
         **variables,
     }
     # A third host, of another gateway.
