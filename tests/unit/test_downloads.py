@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.unit.plugins import load
+from tests.unit.processes import job_name
 
 from roost.downloads import Download, Watch, failures
 from roost.onhost import jobs
@@ -79,10 +80,12 @@ def test_why_weights_did_not_come() -> None:
 @pytest.fixture
 def wrapper() -> Iterator[str]:
     """Id of a job that has a process, which was given the first part of it."""
-    job = "j123.456"
+    job = job_name()
     program = "import sys; print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-c", program, "j123"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", program, job.partition(".")[0]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as child:
         assert child.stdout
         child.stdout.readline()  # until it has begun, its arguments are not to be seen

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from ansible.modules import async_wrapper
+from tests.unit.processes import alive, job_name, until
 
 from roost.onhost import jobs
 
@@ -21,24 +20,10 @@ from roost.onhost import jobs
 WORK = """#!{python}
 import subprocess, sys, time
 # In the group that Ansible has not made yet, where the module is quicker than its wrapper.
-child = subprocess.Popen(["sleep", "60"], process_group={group})
+child = subprocess.Popen(["sleep", "600"], process_group={group})
 print(child.pid, file=open({shown!r}, "w"), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
-
-
-def until(true: Callable[[], object], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return False
 
 
 @pytest.fixture(params=[None, 0], ids=["in-its-group", "in-another"])
@@ -50,9 +35,9 @@ def begun(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[tuple[Path
     work.write_text(WORK.format(python=sys.executable, shown=str(shown), group=request.param))
     work.chmod(0o755)
     wrapper = str(async_wrapper.__file__)
-    name = f"j{uuid.uuid4().int}"  # jobs are known by it, on the whole host
+    name = job_name().partition(".")[0]
     done = subprocess.run(
-        [sys.executable, "-P", wrapper, name, "60", str(work), "_"],
+        [sys.executable, "-P", wrapper, name, "600", str(work), "_"],
         env={**os.environ, "ANSIBLE_ASYNC_DIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.unit import plays
 from tests.unit.deployments import deployment
-from tests.unit.processes import working
+from tests.unit.processes import job_name, working
 
-JOB = "4321.8765"
+JOB = job_name()
 CARD = {"name": "NVIDIA GeForce RTX 5070 Ti", "free": 15 << 30, "total": 16 << 30}
 
 
@@ -53,7 +53,7 @@ def test_it_fails_with_the_cause(tmp_path: Path) -> None:
     text = "forward compatibility was attempted on non supported HW"
     with working(JOB) as process:
         done = play(tmp_path, {"call": "cuInit", "code": 804, "name": "CUDA_ERROR_X", "text": text})
-        assert process.wait(10) == -9
+        assert process.wait(60) == -9
     assert done.returncode != 0
     assert done.stdout.count("fatal:") == 1
     assert "cause: the driver is older than CUDA in the image" in done.stdout

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tests.unit import plays
 from tests.unit.deployments import deployment
-from tests.unit.processes import working
+from tests.unit.processes import job_name, working
 
-JOB, BESIDE = "1234.5678", "4321.8765"
+JOB, BESIDE = job_name(), job_name()
 STARTED = {"started": True, "finished": False}
 
 
@@ -81,7 +81,7 @@ def test_a_pull_that_came_is_forgotten(tmp_path: Path) -> None:
 def test_an_image_that_does_not_come_ends_the_weights_too(tmp_path: Path) -> None:
     with working(BESIDE) as process:
         done = play(tmp_path, {"failed": True, "msg": "no", "finished": 1}, beside=STARTED)
-        assert process.wait(10) == -9
+        assert process.wait(60) == -9
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout.count("fatal:") == 1
     assert not (tmp_path / "jobs" / BESIDE).exists()
