@@ -113,5 +113,5 @@ def test_only_the_log_of_this_start_is_followed(
     program.write_text(f'#!/bin/sh\n[ "$1" = inspect ] && echo {inspected} || echo "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     with machine.follow("roost-llm", whole=whole) as log:
-        log.settle(10)
+        log.settle(60)
     assert log.text() == f"logs {asked} roost-llm\n"

@@ -40,7 +40,7 @@ def test_a_turn_is_one_at_a_time_and_says_whose_it_is(store: Store) -> None:
         "import sys, time; from roost.onhost.store import Store\n"
         "store = Store(sys.argv[1], sys.argv[2])\n"
         "store.take_turn('ann@desk deploys x-1', 0)\n"
-        "print('mine', flush=True); time.sleep(60)"
+        "print('mine', flush=True); time.sleep(600)"
     )
     words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
@@ -56,16 +56,19 @@ def test_a_turn_is_one_at_a_time_and_says_whose_it_is(store: Store) -> None:
     assert store.take_turn("ben@desk", 5) == ""
 
 
-def test_who_waits_is_told_for_whom(store: Store) -> None:
+def test_who_waits_is_told_for_whom(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (
-        "import sys, time; from roost.onhost.store import Store\n"
+        "import sys; from roost.onhost.store import Store\n"
         "Store(sys.argv[1], sys.argv[2]).take_turn('ann@desk', 0)\n"
-        "print('mine', flush=True); time.sleep(0.3)"
+        "print('mine', flush=True); sys.stdin.read()"
     )
     words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as other:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdout
         other.stdout.readline()
+        # It ends once somebody waits for it.
+        monkeypatch.setattr(time, "sleep", lambda _: other.communicate())
         assert store.take_turn("ben@desk", 30).startswith("ann@desk, since ")
 
 
@@ -81,22 +84,25 @@ def test_who_only_looks_whose_turn_it_is_has_none(
     assert store.take_turn("ann@desk", 0) == ""
 
 
-def test_a_fork_keeps_the_turn_when_its_parent_is_gone(store: Store) -> None:
+def test_a_fork_keeps_the_turn_when_its_parent_is_gone(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The work goes on in a process of its own when the connection and its module are lost."""
     program = (
-        "import os, sys, time; from roost.onhost.store import Store\n"
+        "import os, sys; from roost.onhost.store import Store\n"
         "store = Store(sys.argv[1], sys.argv[2])\n"
         "store.take_turn('ann@desk', 0)\n"
         "if os.fork() == 0:\n"
-        "    os.setsid(); time.sleep(0.5); os._exit(0)\n"
+        "    os.setsid(); sys.stdin.read()\n"
         "os._exit(0)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(store.root), str(store.runtime)], check=True
-    )
-    assert done.returncode == 0
-    assert store.holder() is not None
-    assert store.take_turn("ben@desk", 30).startswith("ann@desk")
+    words = [sys.executable, "-c", program, str(store.root), str(store.runtime)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.wait() == 0
+        assert store.holder() is not None
+        # The fork ends once somebody waits for it.
+        monkeypatch.setattr(time, "sleep", lambda _: parent.communicate())
+        assert store.take_turn("ben@desk", 30).startswith("ann@desk")
 
 
 def test_pointers_lead_to_what_is_kept(store: Store) -> None:

@@ -48,7 +48,7 @@ class Site:
             container="",
             deployment=release["deployment"],
             files=release["files"],
-            answer_timeout=5,
+            answer_timeout=60,
             who="tester",
         )
 

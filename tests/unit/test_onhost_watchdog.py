@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.unit.deployments import deployment
+from tests.unit.processes import until
 from tests.unit.test_onhost_vigil import series
 
 from roost.onhost import NAME, engine_watch, evidence
@@ -531,10 +533,22 @@ def test_cases_are_few_and_files_are_small(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / kept[-1] / "metrics.txt").stat().st_size == evidence.LARGEST
 
 
-def test_a_program_that_hangs_is_left_behind() -> None:
-    begun = time.monotonic()
-    found = evidence.said(["sh", "-c", "echo so far; sleep 60"], 0.3)
-    assert time.monotonic() - begun < 5
+def test_a_program_that_hangs_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = subprocess.Popen
+
+    def begun(*words: Any, **options: Any) -> subprocess.Popen[bytes]:
+        """Its time begins when it has said what it says."""
+        child = begin(*words, **options)
+        until((tmp_path / "said").exists)
+        return child
+
+    started = time.monotonic()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", begun)
+        found = evidence.said(["sh", "-c", f"echo so far; > {tmp_path}/said; exec sleep 600"], 0.3)
+    assert time.monotonic() - started < 300
     assert found == "sh: no end after 0 s\nso far\n"
     assert evidence.said(["no-such-program"]) == "no-such-program: No such file or directory\n"
 
