@@ -85,7 +85,7 @@ def test_two_builders_take_turns(tmp_path: Path) -> None:
     def slow(_: Path) -> None:
         made.append("slow")
         inside.set()
-        assert release.wait(5)
+        assert release.wait(120)
 
     def say_waiting(message: str) -> None:
         if "waiting" in message:
@@ -94,7 +94,7 @@ def test_two_builders_take_turns(tmp_path: Path) -> None:
 
     first = threading.Thread(target=cached.build, args=(tmp_path, "thing", ["1"], slow, silent))
     first.start()
-    assert inside.wait(5)
+    assert inside.wait(120)
     cached.build(tmp_path, "thing", ["1"], lambda _: made.append("second"), say_waiting)
     first.join()
     assert made == ["slow"]

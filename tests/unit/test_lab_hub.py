@@ -308,7 +308,7 @@ def test_ranges(endpoint: str, store: Path, folder: Path, client: httpx2.Client)
 def test_no_path_leads_out(endpoint: str, store: Path, folder: Path, path: str) -> None:
     hubstore.publish(store, REPO, "main", folder)
     host, port = endpoint.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=5) as raw:
+    with socket.create_connection((host, int(port)), timeout=60) as raw:
         raw.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert answer.split(b" ", 2)[1] in (b"404", b"405")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.unit.processes import until
 
 from roost.lab import processes
 from roost.lab.processes import Process
@@ -23,18 +23,18 @@ def marker(tmp_path: Path) -> Iterator[str]:
 
 
 def spawn(tmp_path: Path, marker: str, *argv: str) -> Process:
-    return processes.spawn(
-        argv or ("sleep", "60"), pid_file=tmp_path / "pid", log=tmp_path / "log", marker=marker
-    )
+    words = argv or ("sleep", "600")
+    process = processes.spawn(words, pid_file=tmp_path / "pid", log=tmp_path / "log", marker=marker)
+    # It is recorded a moment before it becomes the program, and the kernel shows its arguments and
+    # its environment a moment after that.
+    shown = "\0".join([*words, ""]).encode()
+    until(lambda: Path(f"/proc/{process.pid}/cmdline").read_bytes() == shown)
+    return process
 
 
 def test_a_process_is_recorded_and_ended(tmp_path: Path, marker: str) -> None:
     process = spawn(tmp_path, marker)
     assert processes.recorded(tmp_path / "pid") == process
-    deadline = time.monotonic() + 30
-    while not processes.marked(marker):  # the kernel shows its environment a moment later
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
     assert processes.marked(marker) == [process]
     assert Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n"
     assert os.getsid(process.pid) != os.getsid(0)
@@ -44,9 +44,8 @@ def test_a_process_is_recorded_and_ended(tmp_path: Path, marker: str) -> None:
 
 
 def test_one_that_ignores_sigterm_is_killed(tmp_path: Path, marker: str) -> None:
-    process = spawn(tmp_path, marker, "sh", "-c", "trap '' TERM; echo ready; sleep 60; :")
-    while (tmp_path / "log").read_text() != "ready\n":
-        time.sleep(0.01)
+    process = spawn(tmp_path, marker, "sh", "-c", "trap '' TERM; echo ready; sleep 600; :")
+    until(lambda: (tmp_path / "log").read_text() == "ready\n")
     process.end(grace=0.1)
     assert not process.alive()
 
