@@ -101,9 +101,9 @@ def test_a_year_of_daily_runs_is_no_longer_to_wait_for() -> None:
             assert fleet.mann_kendall(values) == pytest.approx(
                 counted, abs=0.02 if n == 8 else 0.002
             )
-    began = time.monotonic()
+    began = time.thread_time()  # not what a busy machine does meanwhile
     assert fleet.mann_kendall([draw.random() for _ in range(365)]) > 0.001
-    assert time.monotonic() - began < 10
+    assert time.thread_time() - began < 10
 
 
 @pytest.fixture

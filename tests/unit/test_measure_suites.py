@@ -179,9 +179,9 @@ def test_a_missing_file_of_prompts_is_refused(tmp_path: Path) -> None:
 def test_a_large_file_of_prompts_is_read_in_seconds(tmp_path: Path) -> None:
     path = tmp_path / "own.jsonl"
     path.write_text('{"prompt": "x"}\n' * 60_000)
-    began = time.monotonic()
+    began = time.thread_time()  # not what a busy machine does meanwhile
     assert len(suites.read_prompts(path)) == 60_000
-    assert time.monotonic() - began < 30
+    assert time.thread_time() - began < 30
 
 
 def test_a_file_of_prompts_that_is_far_too_large_is_refused_at_once(tmp_path: Path) -> None:

@@ -7,8 +7,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -260,8 +262,21 @@ def change(tmp_path: Path, host: str, **variables: object) -> None:
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
 
 
-@pytest.mark.usefixtures("engine")
-def test_the_playbook_verifies_all_hosts_at_a_time(tmp_path: Path) -> None:
+class Meeting(list[dict[str, Any]]):
+    """Requests to an engine, of which the first two are answered together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._both = threading.Barrier(2, timeout=100)
+
+    def append(self, request: dict[str, Any]) -> None:
+        super().append(request)
+        if len(self) <= 2:
+            self._both.wait()
+
+
+def test_the_playbook_verifies_all_hosts_at_a_time(engine: Engine, tmp_path: Path) -> None:
+    engine.requests = Meeting()
     change(tmp_path, "spark-02", roost_settings={"max_model_len": 1024})
     change(tmp_path, "spark-03", roost_lock_file=str(tmp_path / "empty.yml"))
     kept = tmp_path / "runs"

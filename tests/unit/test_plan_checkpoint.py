@@ -17,9 +17,10 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import huggingface_hub
 import pytest
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
@@ -40,6 +41,7 @@ from tests.unit.plan_checkpoints import (
     write_shard,
 )
 from tests.unit.plan_configs import dflash, qwen35_35b
+from tests.unit.processes import until
 from tests.unit.servers import serving
 
 from roost import hub
@@ -639,12 +641,20 @@ class TestHub:
     def test_a_hub_that_says_nothing(
         self, wire: Wire, commit: str, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # Long enough for every other answer, also on a busy machine.
-        monkeypatch.setattr(hub, "TIMEOUT", 1)
+        session = huggingface_hub.get_session()
 
-        async def silent(scope: Scope, receive: Receive, send: Send) -> None:
-            await asyncio.sleep(2)
-            await PlainTextResponse("late")(scope, receive, send)
+        def stream(method: str, url: str, **options: Any) -> Any:
+            if url.endswith(f"/{name}"):
+                options["timeout"] = 0.2
+                # The shards are asked for together, and what one comes to ends the reading.
+                until(lambda: name != FIRST or SECOND in wire.names())
+            return session.stream(method, url, **options)
+
+        monkeypatch.setattr(huggingface_hub, "get_session", lambda: SimpleNamespace(stream=stream))
+
+        async def silent(_: Scope, receive: Receive, __: Send) -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
 
         wire.instead[name] = silent
         with pytest.raises(hub.HubUnavailableError, match=f"{name}: the hub did not answer"):

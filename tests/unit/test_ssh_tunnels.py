@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.unit.processes import until
 
 from roost.ssh.tunnels import Forwarder
 
@@ -36,9 +36,7 @@ def test_a_connection_that_broke_under_a_request_is_remembered(
         assert far.recv(9) == b"GET /"
         far.close()
         assert near.recv(9) == b""
-    deadline = time.monotonic() + 5
-    while len(server.tunnel.refusals) < len(refusals) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: len(server.tunnel.refusals) >= len(refusals))
     server.shutdown()
     thread.join()
     server.server_close()
