@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -176,6 +177,15 @@ def told(host: Host) -> list[str]:
 # The engine
 
 
+@pytest.fixture
+def service() -> Iterator[None]:
+    """What systemd starts makes files for others to read, whatever the user's shell does."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("service")
 def test_a_wedged_engine_is_ended_with_its_evidence_kept_first(
     host: Host, watch: Callable[[float], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
