@@ -85,8 +85,10 @@ def run_playbook(
     Raises:
         UsageError: The inventory does not exist.
         RoostError: No host was processed, or Ansible did not get that far.
-        KeyboardInterrupt: Also where the process was told to end. Ansible has ended by then; a
-            host that is judging a release finishes by itself.
+        KeyboardInterrupt: The process was interrupted, or told to end. Ansible's own process was
+            killed by then, so no further task begins. Its workers have sessions of their own and
+            are not: each goes on to the end of the task that it is at (of all items of a loop), and
+            so does what that does on a host.
     """
     import ansible_runner
 
