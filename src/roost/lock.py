@@ -19,7 +19,7 @@ import yaml
 from pydantic import Field
 
 from roost import yamlfile
-from roost.errors import RoostError
+from roost.errors import RoostError, UsageError
 from roost.pins import Image, Repository
 from roost.settings import Strict
 
@@ -120,6 +120,31 @@ class _PlainDumper(yaml.SafeDumper):
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # its caller names it
         return True
+
+
+def require_writable(path: Path) -> None:
+    """Nothing, or why :func:`write` cannot write there; leaves nothing behind.
+
+    Raises:
+        UsageError: It is a directory, or no file can be made where it is to be.
+    """
+    why = "it is a directory"
+    folder = path.absolute().parent
+    try:
+        if not path.is_dir():
+            # What is missing of its folders is made with it.
+            while not folder.exists():
+                folder = folder.parent
+            # Tried, for rights alone do not tell of read-only and foreign file systems.
+            with tempfile.TemporaryFile(dir=folder):
+                return
+    except OSError as error:
+        why = f"{folder}: {error.strerror}"
+    raise UsageError(
+        f"{path}: cannot be written; nothing was asked",
+        why=why,
+        fix="name another place with --lock-file, or ask without writing: --check",
+    )
 
 
 def write(path: Path, lock: Lock) -> None:

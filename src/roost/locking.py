@@ -185,7 +185,13 @@ def run(
         job: What to ask.
         write: The lock, where anything in it is another.
         progress: Is told which question is asked, of how many, and what it is about.
+
+    Raises:
+        UsageError: It is to be written where nothing can be; nobody was asked.
+        RoostError: The lock there is damaged, or could not be written in the end.
     """
+    if write:
+        lock.require_writable(job.lock_file)
     before = lock.read(job.lock_file)
     # Recipes share drafters, and machines share images: each is asked for once.
     repositories = {(one.repo, one.revision.name): one for one in job.repositories}.values()

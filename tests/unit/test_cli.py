@@ -107,6 +107,7 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["plan", "smollm2-135m", "--on", "cpu", "--host-facts", "x"], 2, "does not exist"),
         (["plan", "smollm2-135m", "--on", "cpu", "--hub", "hub.local"], 2, "begin with http"),
         (["lock", "smollm2-135m", "--hub", "hub.local"], 2, "begin with http"),
+        (["lock", "smollm2-135m", "--lock-file", "/proc/x.yml"], 2, "cannot be written; nothing"),
         (["lock", "smollm2-135m", "--registry", "http://"], 2, "must be HOST[:PORT]"),
         (["bundle", "smollm2-135m", "--to", "b", "--registry", "a b"], 2, "must be HOST[:PORT]"),
         (["plan", "smollm2-135m", "--on", "cpu", "--accept", "x"], 2, "no finding has the name"),

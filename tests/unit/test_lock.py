@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roost import lock
-from roost.errors import RoostError
+from roost.errors import RoostError, UsageError
 from roost.lock import Failure, Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision
 
@@ -204,3 +204,43 @@ def test_an_unwritable_place_is_one_message(tmp_path: Path) -> None:
     blocked.write_text("")
     with pytest.raises(RoostError, match="cannot be written"):
         lock.write(blocked / "roost.lock.yml", Lock())
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("folder", "it is a directory"),
+        ("file/roost.lock.yml", "file: Not a directory"),
+        ("file/new/roost.lock.yml", "file: Not a directory"),
+        # Whose file system takes no files, from nobody.
+        ("/proc/new/roost.lock.yml", "/proc: "),
+    ],
+)
+def test_an_unwritable_place_is_told_before_anything_is_done(
+    tmp_path: Path, place: str, why: str
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("as it was")
+    path = tmp_path / place
+    with pytest.raises(UsageError) as caught:
+        lock.require_writable(path)
+    assert caught.value.what == f"{path}: cannot be written; nothing was asked"
+    assert why in caught.value.why
+    assert "--lock-file" in caught.value.fix
+    assert sorted(tmp_path.rglob("*")) == [tmp_path / "file", tmp_path / "folder"]
+    assert (tmp_path / "file").read_text() == "as it was"
+
+
+def test_a_place_that_can_be_written_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    there = tmp_path / "roost.lock.yml"
+    there.write_text("version: 2\n")
+    # It is replaced, not written into.
+    there.chmod(0o444)
+    for path in (there, Path("roost.lock.yml"), Path("new", "folder", "roost.lock.yml")):
+        lock.require_writable(path)
+    assert list(tmp_path.iterdir()) == [there]
+    lock.write(Path("new", "folder", "roost.lock.yml"), Lock())
+    lock.write(there, Lock())

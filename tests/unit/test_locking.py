@@ -13,7 +13,7 @@ from tests.unit.source_000 import AUTHOR_DIGEST, DRAFTER
 
 from roost import catalog, deployment, lock, locking, registry
 from roost.catalog_schema import Recipe
-from roost.errors import RefusedError, RoostError, UnansweredError
+from roost.errors import RefusedError, RoostError, UnansweredError, UsageError
 from roost.hub import HubUnansweredError
 from roost.lock import Lock, LockedImage, LockedModel
 from roost.pins import Image, Repository, Revision
@@ -314,3 +314,13 @@ def test_a_lock_file_that_is_none_is_one_message(tmp_path: Path) -> None:
     path.write_text("version: 99\n")
     with pytest.raises(RoostError, match="version 99 of the lock is not known here"):
         locking.run(locking.plan(["mine"], lock_file=path), write=True)
+
+
+@pytest.mark.usefixtures("own")
+def test_nobody_is_asked_for_what_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "resolve", lambda *_, **__: pytest.fail("was asked"))
+    job = locking.plan(["mine"], lock_file=tmp_path)
+    with pytest.raises(UsageError, match="cannot be written; nothing was asked"):
+        locking.run(job, write=True)
