@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import RELEASES
 from ansible.module_utils.roost.onhost.weights.disk import explaining
 from ansible.module_utils.roost.onhost.weights.failures import SnapshotError
 from ansible.module_utils.roost.onhost.weights.snapshot import Snapshot
@@ -197,7 +198,7 @@ def main() -> None:
             "stall_timeout": {"type": "int", "default": 30},
             "retries": {"type": "int", "default": 5},
             "max_wait": {"type": "int", "default": 300},
-            "releases": {"type": "path", "default": "/var/lib/roost/releases"},
+            "releases": {"type": "path", "default": RELEASES},
         },
         supports_check_mode=True,
     )

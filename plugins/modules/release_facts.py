@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import NAME, WATCHDOG, lease
+from ansible.module_utils.roost.onhost import NAME, WATCHDOG, WATCHDOG_STATE, lease
 from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
@@ -191,7 +191,7 @@ def main() -> None:
         argument_spec={
             "directory": {"type": "path", "required": True},
             "release": {"type": "str"},
-            "watchdog": {"type": "path", "default": "/var/lib/roost/watchdog"},
+            "watchdog": {"type": "path", "default": WATCHDOG_STATE},
         },
         supports_check_mode=True,
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import lease
+from ansible.module_utils.roost.onhost import RELEASES, lease
 from ansible.module_utils.roost.onhost.store import Store
 
 DOCUMENTATION = r"""
@@ -80,7 +80,7 @@ def main() -> None:
     """Entry point of the module."""
     module = AnsibleModule(
         argument_spec={
-            "directory": {"type": "path", "default": "/var/lib/roost/releases"},
+            "directory": {"type": "path", "default": RELEASES},
             "lease": {"type": "dict", "required": True},
             "state": {"type": "str", "choices": ["held", "free", "asked"], "default": "held"},
             "take_over": {"type": "bool", "default": False},
