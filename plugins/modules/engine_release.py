@@ -68,7 +68,7 @@ options:
         the one that it goes back to, ends the experiment of the host.
     type: str
     default: ""
-  despite_rollout:
+  despite_lease:
     description: Also on a host that takes part in somebody else's rollout or experiment.
     type: bool
     default: false
@@ -218,7 +218,7 @@ def main() -> None:
             "going_back": {"type": "bool", "default": False},
             "who": {"type": "str", "default": "somebody"},
             "rollout": {"type": "str", "default": ""},
-            "despite_rollout": {"type": "bool", "default": False},
+            "despite_lease": {"type": "bool", "default": False},
             "follow": {"type": "bool", "default": False},
         },
         supports_check_mode=False,
@@ -244,7 +244,7 @@ def main() -> None:
     # Somebody has deployed despite an experiment, which is over with that.
     over = bool(owner) and not lease.has(store, owner)
     # What was begun before is ended, whoever has the host since.
-    if (others or over) and not given["despite_rollout"] and not given["follow"]:
+    if (others or over) and not given["despite_lease"] and not given["follow"]:
         module.exit_json(outcome="held", lease=others, waited_for=waited_for, **nothing)
     wanted = Wanted(
         id=release["id"],

@@ -29,7 +29,7 @@ options:
     description: Who stops it, for those who wait for their turn.
     type: str
     default: somebody
-  despite_rollout:
+  despite_lease:
     description: Also on a host that takes part in a rollout or an experiment.
     type: bool
     default: false
@@ -63,7 +63,7 @@ def main() -> None:
             "directory": {"type": "path", "required": True},
             "turn_timeout": {"type": "int", "default": 0},
             "who": {"type": "str", "default": "somebody"},
-            "despite_rollout": {"type": "bool", "default": False},
+            "despite_lease": {"type": "bool", "default": False},
         },
         supports_check_mode=False,
     )
@@ -75,7 +75,7 @@ def main() -> None:
         fix = "stop it when that has ended"
         module.fail_json(msg=f"another deploy is at work on this host ({error})", fix=fix)
     others = lease.of_others(store)
-    if others and not given["despite_rollout"]:
+    if others and not given["despite_lease"]:
         said = f"it takes part in {lease.part(others)} ({lease.said(others)})"
         module.fail_json(msg=said, fix=lease.fix(others))
     try:

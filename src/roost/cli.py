@@ -265,14 +265,14 @@ def lock(
 @options.limit
 @click.option("--check", is_flag=True, help="Change nothing, show what would change.")
 @click.option("--diff", is_flag=True, help="Show differences.")
-@options.despite_rollout
+@options.despite_lease
 @options.ask_become_pass
 def deploy(
     inventory: Path,
     limit: str | None,
     check: bool,
     diff: bool,
-    despite_rollout: bool,
+    despite_lease: bool,
     ask_become_pass: bool,
 ) -> None:
     """Run the deploy playbook over an inventory."""
@@ -285,7 +285,7 @@ def deploy(
         check=check,
         diff=diff,
         become_password=options.password(ask_become_pass),
-        extra_vars={"despite_rollout": True} if despite_rollout else None,
+        extra_vars={"despite_lease": True} if despite_lease else None,
     )
     result.require("deploy")
     click.echo(

@@ -262,7 +262,7 @@ def _not_free(host: str, lease: str) -> RefusedError:
         why=lease,
         fix="wait for its end: it changes what would be measured. If its controller is no more, "
         "end a rollout with roost rollout --take-over, and an experiment with roost rollback "
-        "--despite-rollout --to the release that roost status names; a lease that was not renewed "
+        "--despite-lease --to the release that roost status names; a lease that was not renewed "
         "for a day counts no more",
     )
 
@@ -430,7 +430,7 @@ def _leased(experiment: Experiment) -> Iterator[None]:
         except (RoostError, KeyboardInterrupt) as error:
             experiment.tell(
                 "may still have this experiment's lease, for a day: until then only another run of "
-                f"it, or --despite-rollout, deploys there ({error or 'interrupted'})"
+                f"it, or --despite-lease, deploys there ({error or 'interrupted'})"
             )
 
 

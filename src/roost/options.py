@@ -31,10 +31,10 @@ limit = click.option(
 ask_become_pass = click.option(
     "-K", "--ask-become-pass", is_flag=True, help="Ask for the hosts' sudo password."
 )
-despite_rollout = click.option(
-    "--despite-rollout",
+despite_lease = click.option(
+    "--despite-lease",
     is_flag=True,
-    help="Also hosts that take part in a rollout or an experiment.",
+    help="Also hosts whose lease a rollout or an experiment has.",
 )
 lock_file = click.option(
     "--lock-file",

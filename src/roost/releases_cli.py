@@ -53,42 +53,42 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
 @options.inventory
 @click.option("--to", "release", metavar="ID", help="A kept release (default: the previous one).")
 @options.limit
-@options.despite_rollout
+@options.despite_lease
 @options.ask_become_pass
 def rollback(
     inventory: Path,
     release: str | None,
     limit: str | None,
-    despite_rollout: bool,
+    despite_lease: bool,
     ask_become_pass: bool,
 ) -> None:
     """Go back to a release that the hosts keep; fetches nothing."""
-    told = {"rollback_to": release, "despite_rollout": despite_rollout}
+    told = {"rollback_to": release, "despite_lease": despite_lease}
     _play("rollback", "rolled back", inventory, limit, ask_become_pass, told)
 
 
 @click.command()
 @options.inventory
 @options.limit
-@options.despite_rollout
+@options.despite_lease
 @options.ask_become_pass
-def stop(inventory: Path, limit: str | None, despite_rollout: bool, ask_become_pass: bool) -> None:
+def stop(inventory: Path, limit: str | None, despite_lease: bool, ask_become_pass: bool) -> None:
     """Stop the engines and keep their releases: GPU and memory are free, also over a reboot.
 
     A gateway sends them no more requests first. `roost start`, or a deploy, has them serve again.
     """
-    told = {"despite_rollout": despite_rollout}
+    told = {"despite_lease": despite_lease}
     _play("stop", "stopped", inventory, limit, ask_become_pass, told)
 
 
 @click.command()
 @options.inventory
 @options.limit
-@options.despite_rollout
+@options.despite_lease
 @options.ask_become_pass
-def start(inventory: Path, limit: str | None, despite_rollout: bool, ask_become_pass: bool) -> None:
+def start(inventory: Path, limit: str | None, despite_lease: bool, ask_become_pass: bool) -> None:
     """Have the releases in place serve again after `roost stop`, proved; fetches nothing."""
-    told = {"despite_rollout": despite_rollout}
+    told = {"despite_lease": despite_lease}
     _play("start", "started", inventory, limit, ask_become_pass, told)
 
 

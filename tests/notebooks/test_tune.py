@@ -250,7 +250,7 @@ def test_a_search_that_was_killed_goes_on_or_ends_with_the_next_deploy(
     tried = release(standin)
     settings = yaml.safe_load((standin.where / "hosts.yml").read_text())["all"]["vars"]
     chosen = {**settings["roost_settings"], "max_num_seqs": 4}
-    play = deploy(standin.where, roost_settings=chosen, despite_rollout=True)
+    play = deploy(standin.where, roost_settings=chosen, despite_lease=True)
     assert play.code == 0, play.output
     # Though it is the very release that was tried: it is meant now.
     assert release(standin) == tried

@@ -82,7 +82,7 @@ def test_another_controller_is_refused_and_can_take_over(fleet: Fleet) -> None:
         assert by_hand.code != 0
         assert f"rolls out {fleet.inventory}, since 20" in by_hand.output
         assert said in by_hand.output
-        assert "-e despite_rollout=true" in by_hand.output
+        assert "-e despite_lease=true" in by_hand.output
     elsewhere = replace(fleet, inventory=fleet.inventory.parent / "elsewhere" / "inventory")
     shutil.copytree(fleet.inventory, elsewhere.inventory)
     elsewhere.wants("log=faulty", "exit=1")

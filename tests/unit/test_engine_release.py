@@ -37,7 +37,7 @@ lease.take(place, {"owner": "a1", "who": "ann@desk", "inventory": "/fleet", "wan
 asked = {
     "release": {"id": "x-1", "container": "roost-llm-1", "deployment": {}, "files": {}},
     "container": "id", "directory": "", "who": "tester", "turn_timeout": 0, "answer_timeout": 1,
-    "restart": False, "going_back": False, "rollout": "", "despite_rollout": False, "follow": False,
+    "restart": False, "going_back": False, "rollout": "", "despite_lease": False, "follow": False,
 }
 places = []
 def make(_):
@@ -46,7 +46,7 @@ def make(_):
 Store, module.stores.Store = store.Store, make
 module.apart = lambda _, wanted, __: {"outcome": "tried" if wanted.tries else "serves"}
 said = []
-own, despite = {"rollout": "a1"}, {"despite_rollout": True}
+own, despite = {"rollout": "a1"}, {"despite_lease": True}
 tune = {"owner": "t1", "who": "ann@desk", "inventory": "/fleet", "experiment": "tune"}
 back = {"rollout": "t1", "going_back": True}
 for given in [{}, {"rollout": "b2"}, {"follow": True}, own, despite, tune, {"rollout": "t1"}, back,

@@ -29,7 +29,7 @@ tune = {"owner": "t1", "who": "ann@desk", "inventory": "/fleet", "experiment": "
 for taken in (rolls, tune):
     lease.take(place, taken, take_over=True)
     for despite in (False, True):
-        given = {"despite_rollout": despite}
+        given = {"despite_lease": despite}
         try:
             module.main()
         except SystemExit:

@@ -443,7 +443,7 @@ def test_a_host_that_takes_part_in_a_rollout_is_left_to_it(
         given(tmp_path), probe, [PRESENT, PRESENT], NOT_ASKED, False, None, rollout
     )
     assert ("rollout: saw ann@desk rolls out /fleet, since 9, last" in found["errors"]) is refused
-    assert ("-e despite_rollout=true" in found["errors"]) is refused
+    assert ("-e despite_lease=true" in found["errors"]) is refused
     despite = filters.roost_preflight(
         given(tmp_path), probe, [PRESENT, PRESENT], NOT_ASKED, False, None, None
     )

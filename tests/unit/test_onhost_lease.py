@@ -101,7 +101,7 @@ def test_an_experiment_is_told_from_a_rollout(store: Store) -> None:
     assert lease.said(found).startswith("ann@desk tries deployments (tune) of /fleet, since ")
     assert lease.part(found) == "an experiment"
     assert "run it again where it was begun, which brings the host back" in lease.fix(found)
-    assert "(roost: --despite-rollout), which ends the experiment." in lease.fix(found)
+    assert "(roost: --despite-lease), which ends the experiment." in lease.fix(found)
     assert lease.tries(store, "t1")
     assert not lease.tries(store, "")
     assert not lease.take(store, BOB)["held"]

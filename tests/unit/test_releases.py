@@ -223,7 +223,7 @@ def test_a_host_that_takes_part_in_a_rollout_was_not_changed(given: dict[str, An
     assert fix.startswith(
         "  fix: wait for its end, or go on with it where it was begun (roost roll"
     )
-    assert "-e despite_rollout=true" in fix
+    assert "-e despite_lease=true" in fix
     assert fix.endswith("nothing was changed")
 
 
@@ -319,7 +319,7 @@ def test_a_host_of_a_rollout_is_not_rolled_back_by_others(
         said = "spark-01: takes part in a rollout (ann@desk rolls out /fleet, since 2026-11-30T09:"
         assert found["refusal"].startswith(said)
         assert "nothing was changed" in found["refusal"]
-        assert "-e despite_rollout=true" in found["refusal"]
+        assert "-e despite_lease=true" in found["refusal"]
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,8 @@ def test_rollback_hands_the_release_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked[0]["name"] == "rollback"
     assert asked[0]["extra_vars"] == {"rollback_to": "r-1"}
     assert asked[0]["limit"] == "spark-01"
-    CliRunner().invoke(cli, ["rollback", "-i", "inventory/spark", "--despite-rollout"])
-    assert asked.pop()["extra_vars"] == {"despite_rollout": True}
+    CliRunner().invoke(cli, ["rollback", "-i", "inventory/spark", "--despite-lease"])
+    assert asked.pop()["extra_vars"] == {"despite_lease": True}
     CliRunner().invoke(cli, ["rollback", "-i", "inventory/spark"])
     assert asked[1]["extra_vars"] is None
 
@@ -97,10 +97,10 @@ def test_engines_are_stopped_and_started(
         return PlayResult("successful", hosts=["a", "b"])
 
     monkeypatch.setattr(fleet, "run_playbook", run)
-    words = [verb, "-i", "inventory/spark", "--limit", "a,b", "--despite-rollout"]
+    words = [verb, "-i", "inventory/spark", "--limit", "a,b", "--despite-lease"]
     said = CliRunner().invoke(cli, words)
     assert (said.exit_code, said.output) == (0, f"{done}: a, b\n")
-    assert asked == [(verb, "a,b", {"despite_rollout": True})]
+    assert asked == [(verb, "a,b", {"despite_lease": True})]
     assert (ROOT / "playbooks" / f"{verb}.yml").is_file()
 
 
@@ -115,8 +115,8 @@ def test_a_deploy_of_hosts_that_a_rollout_has_must_be_meant(
 
     monkeypatch.setattr(fleet, "run_playbook", run)
     CliRunner().invoke(cli, ["deploy", "-i", "inventory/spark"])
-    CliRunner().invoke(cli, ["deploy", "-i", "inventory/spark", "--despite-rollout"])
-    assert asked == [("deploy", None), ("deploy", {"despite_rollout": True})]
+    CliRunner().invoke(cli, ["deploy", "-i", "inventory/spark", "--despite-lease"])
+    assert asked == [("deploy", None), ("deploy", {"despite_lease": True})]
 
 
 def test_a_rollback_that_failed_names_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

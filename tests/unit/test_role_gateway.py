@@ -226,7 +226,7 @@ def test_hosts_of_a_rollout_are_drained_and_returned_by_that_alone(tmp_path: Pat
             {
                 "one": {"outcome": "serves"},
                 "two": {"outcome": "serves", "llm_server_rollout": "a1"},
-                "three": {"outcome": "serves", "llm_server_despite_rollout": True},
+                "three": {"outcome": "serves", "llm_server_despite_lease": True},
                 # A canary that is judged, and what is deployed by hand is what it serves already.
                 "four": {"outcome": "serves", **unchanged},
                 "five": {"outcome": "serves", "llm_server_rollout": "between", **unchanged},
@@ -286,11 +286,11 @@ def test_a_host_that_cannot_be_asked_whose_it_is_is_drained_and_not_returned(
         said = by_hand(tmp_path, made, "return")
         assert made.server("one").state == "drain"
         assert "one: cannot be reached, so it may be being changed and judged" in said
-        assert "-e despite_rollout=true" in said
+        assert "-e despite_lease=true" in said
         by_hand(tmp_path, made, "return", gateway_rollout="a1")
         assert made.server("one").state == "ready"
         by_hand(tmp_path, made, "drain")
-        by_hand(tmp_path, made, "return", gateway_despite_rollout=True)
+        by_hand(tmp_path, made, "return", gateway_despite_lease=True)
         assert made.server("one").state == "ready"
 
 
@@ -339,7 +339,7 @@ def test_a_host_of_others_is_neither_drained_nor_stopped(tmp_path: Path) -> None
         assert (stopped, made.server("one").state) == (0, "ready")
         assert "one: its engine was not stopped why: it takes part in" in said
         assert "fix: wait for its end" in said
-        said, stopped = stop(tmp_path, made, "one", lease, llm_server_despite_rollout=True)
+        said, stopped = stop(tmp_path, made, "one", lease, llm_server_despite_lease=True)
         assert (stopped, made.server("one").state) == (1, "drain"), said
 
 

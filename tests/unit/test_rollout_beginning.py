@@ -121,7 +121,7 @@ def test_hosts_that_a_later_rollout_leaves_out_are_free_again(
     assert set(fleet.leases) == {"s1", "c1"}
     # Before it is given up: killed in between, it is done again.
     assert folders == [(first, "running")]
-    said = "s1: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
+    said = "s1: still has this rollout's lease: deploy with --despite-lease, or roll out again"
     assert record.read(first).reason == said
     # One that has the same hosts has nobody to let go.
     open_or_new(tmp_path, {"c1": wanted["s1"]}, fleet=of)

@@ -266,7 +266,7 @@ def test_hosts_that_did_not_hear_of_its_end_are_named(tmp_path: Path, resumed: b
         assert conduct(tmp_path, fleet, rollout).ok
         # Nothing is left to be done, so it was the process before that took the leases.
         rollout = record.read(tmp_path).model_copy(update={"verdict": "running"})
-    said = "b: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
+    said = "b: still has this rollout's lease: deploy with --despite-lease, or roll out again"
     original = fleet.let_go
 
     def let_go(hosts: Any) -> Any:

@@ -26,7 +26,7 @@ FILE = "rollout.json"
 ABANDONED = 86400.0
 _DESPITE = (
     "to change the host all the same, for instance because that controller is no more: -e "
-    "despite_rollout=true (roost: --despite-rollout){}. A lease that was not renewed for a day "
+    "despite_lease=true (roost: --despite-lease){}. A lease that was not renewed for a day "
     "counts no more"
 )
 

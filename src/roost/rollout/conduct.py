@@ -381,9 +381,7 @@ def let_go(hosts: Hosts, names: Collection[str]) -> list[str]:
 
 def still_leased(name: str) -> str:
     """What is to be said of a host that did not hear that the rollout is over."""
-    return (
-        f"{name}: still has this rollout's lease: deploy with --despite-rollout, or roll out again"
-    )
+    return f"{name}: still has this rollout's lease: deploy with --despite-lease, or roll out again"
 
 
 _TAKE_OVER = (
