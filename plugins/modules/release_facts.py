@@ -11,7 +11,7 @@ from ansible.module_utils.roost.onhost import NAME, WATCHDOG, WATCHDOG_STATE, le
 from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
-from ansible.module_utils.roost.onhost.store import Store
+from ansible.module_utils.roost.onhost.store import LASTING, Store
 from ansible.module_utils.roost.onhost.trial import TrialError, ended, endpoint_of, redactor_of
 from ansible.module_utils.roost.onhost.weights import RECORD
 
@@ -29,7 +29,8 @@ options:
     required: true
   release:
     description: >-
-      Id of a release of which everything that was recorded is wanted, or V(current), V(previous).
+      Id of a release of which everything that was recorded is wanted, or V(current), V(previous),
+      or V(lasting), which is what an experiment goes back to, and V(current) where none was begun.
     type: str
   watchdog:
     description: Directory of the watchdog's state; it need not exist.
@@ -200,7 +201,8 @@ def main() -> None:
     deployment = store.read(serves, "deployment.json") if serves else None
     wanted = module.params["release"]
     current, previous = store.pointed("current"), store.pointed("previous")
-    chosen = {"current": current, "previous": previous}.get(wanted, wanted)
+    named = {"current": current, "previous": previous, LASTING: store.lasting()}
+    chosen = named.get(wanted, wanted)
     kept = store.ids()
     files = {}
     if chosen in kept:

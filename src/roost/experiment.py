@@ -261,9 +261,9 @@ def _not_free(host: str, lease: str) -> RefusedError:
         f"{host}: takes part in what somebody else does; nothing was changed",
         why=lease,
         fix="wait for its end: it changes what would be measured. If its controller is no more, "
-        "end a rollout with roost rollout --take-over, and an experiment with roost rollback "
-        "--despite-lease --to the release that roost status names; a lease that was not renewed "
-        "for a day counts no more",
+        "end a rollout with roost rollout --take-over, and an experiment with roost start "
+        "--despite-lease, which has serve again what served before it; a lease that was not "
+        "renewed for a day counts no more",
     )
 
 

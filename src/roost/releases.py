@@ -18,6 +18,7 @@ from roost.launch import CONTAINER
 from roost.onhost import RELEASES, lease
 from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked
+from roost.onhost.store import LASTING
 
 if TYPE_CHECKING:
     from roost.diagnose import Diagnosis
@@ -139,12 +140,14 @@ def to_go_back_to(
     Args:
         facts: What the module ``release_facts`` found, with the release in question as ``chosen``.
         host: Inventory name.
-        wanted: Id of a kept release; none: the previous one.
+        wanted: Id of a kept release; or ``lasting``, the one that is there to stay: not what an
+            experiment that was never ended has only tried; none: the previous one.
         rollout: Owner of the lease of the rollout or experiment that goes back; empty: it is done
             by hand; none: whatever the host takes part in.
 
     Returns:
-        ``{release, refusal}``, one of which is none; the release as :func:`release` gives it.
+        ``{release, refusal, note}``, one of the first two of which is none; the release as
+        :func:`release` gives it. The note says what a user may not expect of it, or is none.
     """
     # The host asks again at the swap; by then its unit is written and a container made.
     others = facts["rollout"]
@@ -153,21 +156,27 @@ def to_go_back_to(
             f"{host}: takes part in {lease.part(others)} ({lease.said(others)}); nothing was "
             f"changed.\n  fix: {lease.fix(others)}"
         )
-        return {"release": None, "refusal": text}
+        return {"release": None, "refusal": text, "note": None}
     kept = [each["id"] for each in facts["releases"]]
     chosen = facts["chosen"]
+    current, held = facts["current"], facts["held"]
+    named = {None: facts["previous"], LASTING: held or current}.get(wanted, wanted)
     refusal = None
-    if wanted is None and facts["previous"] is None:
-        refusal = "no previous release is kept"
+    tried = wanted == LASTING and held not in {None, current}
+    keep = f"roost rollback -i INVENTORY --limit {host} --to {current}"
+    if named is None:
+        refusal = f"no {'previous release is kept' if wanted is None else 'release is in place'}"
     elif chosen is None:
-        refusal = f"release {wanted or facts['previous']} is not kept on this host"
+        refusal = f"release {named} is not kept on this host"
     else:
         found = next(each for each in facts["releases"] if each["id"] == chosen["id"])
         if found["missing"]:
             refusal = f"release {chosen['id']} cannot serve again: " + ", ".join(found["missing"])
     if refusal:
         text = f"{host}: {refusal}; nothing was changed.\n  kept are: {', '.join(kept) or 'none'}"
-        return {"release": None, "refusal": text}
+        if tried:
+            text += f"\n  fix: have {current} stay, which an experiment has only tried: {keep}"
+        return {"release": None, "refusal": text, "note": None}
     digest = chosen["id"].rpartition("-")[2]
     return {
         "release": {
@@ -177,6 +186,10 @@ def to_go_back_to(
             "files": chosen["files"],
         },
         "refusal": None,
+        "note": f"{host}: {current} was only tried, by an experiment that was never ended; this "
+        f"goes back to {held}, which served before it. To have {current} stay: {keep}"
+        if tried
+        else None,
     }
 
 
@@ -198,7 +211,7 @@ def status(facts: Mapping[str, Any]) -> list[str]:
     if facts["held"]:
         lines.append(
             f"what serves is only tried: an experiment, when it ends or is run again, goes back to "
-            f"{facts['held']}; any other deploy that passes stays"
+            f"{facts['held']}, and so does roost start; any other deploy that passes stays"
         )
     if failed := facts["last_failed"]:
         lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")
@@ -226,6 +239,8 @@ def serving(facts: Mapping[str, Any]) -> str:
     if state and (held := state["held"]):
         return f"was stopped by the watchdog ({held['said']}); the next deploy starts it"
     if engine["unit"] == "inactive" and not engine["at_boot"]:
+        if facts["held"] not in {None, facts["current"]}:
+            return f"was stopped, and stays so; roost start goes back to {facts['held']}"
         return "was stopped, and stays so; roost start, or a deploy, has it serve again"
     cause = next(iter(ailing(facts)), None)
     why = f"exit code {engine['exit_code']}" + (f": {cause.evidence}" if cause else "")

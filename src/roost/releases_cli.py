@@ -87,7 +87,10 @@ def stop(inventory: Path, limit: str | None, despite_lease: bool, ask_become_pas
 @options.despite_lease
 @options.ask_become_pass
 def start(inventory: Path, limit: str | None, despite_lease: bool, ask_become_pass: bool) -> None:
-    """Have the releases in place serve again after `roost stop`, proved; fetches nothing."""
+    """Have the releases in place serve again after `roost stop`, proved; fetches nothing.
+
+    Where an experiment was never ended, that is not what it has tried, but what served before it.
+    """
     told = {"despite_lease": despite_lease}
     _play("start", "started", inventory, limit, ask_become_pass, told)
 

@@ -47,6 +47,7 @@ def test_a_host_that_takes_part_in_a_rollout_is_left_alone(host: Trials) -> None
     assert f"{HOST}: takes part in what somebody else does; nothing" in str(done.exception)
     assert "ann@desk rolls out /fleet, since 9, last heard of 10" in str(done.exception)
     assert "roost rollout --take-over" in str(done.exception)
+    assert "roost start --despite-lease" in str(done.exception)
     assert "not renewed for a day counts no more" in str(done.exception)
     assert host.calls == []
     assert list(host.links) == ["current"]

@@ -147,6 +147,19 @@ def test_pruning_keeps_the_last_five_the_pointed_and_nothing_that_never_served(
     assert store.pointed("current") == "r-8"
 
 
+def test_what_is_only_tried_does_not_last(store: Store) -> None:
+    assert store.lasting() is None
+    serve(store, "r-1")
+    serve(store, "r-2")
+    store.point("current", "r-2")
+    assert store.lasting() == "r-2"
+    store.point("held", "r-1")
+    assert store.lasting() == "r-1"
+    # Somebody has cleared it away, so there is nothing to go back to.
+    store.point("held", "r-0")
+    assert store.lasting() == "r-2"
+
+
 def test_a_file_is_whole_or_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.begin({"phase": "trial"})
 

@@ -153,6 +153,18 @@ def test_going_back_from_an_experiment_leaves_no_trace_of_what_it_tried(site: Si
 # When it is stopped
 
 
+def test_what_was_tried_and_stopped_gives_way_to_what_served_before_it(site: Site) -> None:
+    """As `roost start` has it: the release that is there to stay, gone back to."""
+    before = experiment(site)
+    site.deploy(site.wanted("tried"), tries=True)
+    assert transaction.halt(site.machine, site.store)
+    assert site.store.lasting() == before.id
+    assert site.deploy(before, going_back=True)["outcome"] == "serves"
+    site.rests_with(before)
+    assert site.store.pointed("previous") is None
+    assert held(site) is None
+
+
 def test_a_first_deploy_that_was_killed_is_stopped(site: Site) -> None:
     assert kill(site, site.wanted("a"), Behaviour(), 2)
     swap = site.store.begun()

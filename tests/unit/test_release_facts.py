@@ -34,10 +34,14 @@ def release_facts(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def facts(
-    module: ModuleType, host: FakeMachine, folder: Path, capsys: pytest.CaptureFixture[str]
+    module: ModuleType,
+    host: FakeMachine,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    **given: str,
 ) -> dict[str, Any]:
     module.Machine = lambda: host  # type: ignore[attr-defined]
-    given = {"directory": str(folder / "releases"), "watchdog": str(folder / "watchdog")}
+    given |= {"directory": str(folder / "releases"), "watchdog": str(folder / "watchdog")}
     with patch_module_args(given), pytest.raises(SystemExit):
         module.main()
     said: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -68,3 +72,29 @@ def test_an_endpoint_whose_key_is_gone_is_one_message(
         "the key of the endpoint cannot be read: [Errno 2] No such file or directory: "
         "'/nowhere/key'; a deploy writes it again"
     )
+
+
+def test_what_is_there_to_stay_is_asked_for_by_one_name(
+    release_facts: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And so is what serves, which an experiment may only have tried."""
+    (tmp_path / "releases").mkdir()
+    place = Store(str(tmp_path / "releases"))
+    for name in ("before", "tried"):
+        place.write({"of": name}, name, "release.json")
+        place.served(name)
+    place.point("current", "tried")
+
+    def chosen(wanted: str) -> tuple[str, str]:
+        found = facts(release_facts, host, tmp_path, capsys, release=wanted)["chosen"]
+        return found["id"], found["files"]["release.json"]["of"]
+
+    with fake_machine() as host:
+        monkeypatch.setattr(host, "has_image", lambda _: True)
+        assert chosen("lasting") == chosen("current") == ("tried", "tried")
+        place.point("held", "before")
+        assert chosen("lasting") == ("before", "before")
+        assert chosen("current") == ("tried", "tried")

@@ -273,7 +273,7 @@ def test_status_says_that_what_serves_is_only_tried() -> None:
     lines = releases.status(facts(rollout=lease, held="r-cdef01234567"))
     assert any(line.startswith("takes part in an experiment: ann@desk tries") for line in lines)
     (tried,) = [line for line in lines if line.startswith("what serves is only tried")]
-    assert "goes back to r-cdef01234567" in tried
+    assert "goes back to r-cdef01234567, and so does roost start; any other" in tried
 
 
 def test_status_tells_a_stopped_engine_from_one_that_ended() -> None:
@@ -281,7 +281,13 @@ def test_status_tells_a_stopped_engine_from_one_that_ended() -> None:
     ended["engine"] |= {"running": False, "healthy": False, "unit": "inactive", "exit_code": 143}
     assert releases.serving(ended) == "does not run (exit code 143)"
     ended["engine"]["at_boot"] = False
-    assert releases.serving(ended).startswith("was stopped, and stays so; roost start")
+    assert releases.serving(ended).startswith("was stopped, and stays so; roost start, or a deploy")
+    ended["held"] = ended["current"]  # by an experiment that has tried nothing yet
+    assert releases.serving(ended).startswith("was stopped, and stays so; roost start, or a deploy")
+    ended["held"] = "r-cdef01234567"
+    assert releases.serving(ended) == (
+        "was stopped, and stays so; roost start goes back to r-cdef01234567"
+    )
 
 
 def test_a_host_that_somebody_else_has_deployed_to_was_not_changed(given: dict[str, Any]) -> None:
@@ -303,6 +309,39 @@ def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:
         "deployment": {"recipe": "r"},
         "files": files,
     }
+
+
+@pytest.mark.parametrize("held", [None, "r-0123456789ab", "r-cdef01234567"])
+def test_a_start_says_where_it_does_not_start_what_was_tried(held: str | None) -> None:
+    current = "r-0123456789ab"
+    chosen = {"id": held or current, "files": {"deployment.json": {}}}
+    kept = [{**each, "missing": []} for each in KEPT]
+    known = facts(chosen=chosen, held=held, releases=kept)
+    found = releases.to_go_back_to(known, "spark-01", "lasting")
+    assert (found["refusal"], found["release"]["id"]) == (None, chosen["id"])
+    if held in {None, current}:
+        assert found["note"] is None
+    else:
+        assert found["note"] == (
+            "spark-01: r-0123456789ab was only tried, by an experiment that was never ended; this "
+            "goes back to r-cdef01234567, which served before it. To have r-0123456789ab stay: "
+            "roost rollback -i INVENTORY --limit spark-01 --to r-0123456789ab"
+        )
+    # Who names a release means it.
+    assert releases.to_go_back_to(known, "spark-01", chosen["id"])["note"] is None
+
+
+def test_a_start_that_cannot_bring_back_what_was_held_says_how_to_keep_what_was_tried() -> None:
+    chosen = {"id": "r-cdef01234567", "files": {"deployment.json": {}}}
+    known = facts(chosen=chosen, held="r-cdef01234567")
+    found = releases.to_go_back_to(known, "spark-01", "lasting")
+    assert found["release"] is None
+    assert found["refusal"] == (
+        "spark-01: release r-cdef01234567 cannot serve again: image x is gone; nothing was "
+        "changed.\n  kept are: r-0123456789ab, r-cdef01234567\n  fix: have r-0123456789ab stay, "
+        "which an experiment has only tried: roost rollback -i INVENTORY --limit spark-01 --to "
+        "r-0123456789ab"
+    )
 
 
 @pytest.mark.parametrize(
@@ -327,6 +366,8 @@ def test_a_host_of_a_rollout_is_not_rolled_back_by_others(
     [
         (facts(previous=None), None, "no previous release is kept"),
         (facts(), "nonesuch", "release nonesuch is not kept on this host"),
+        (facts(current=None), "lasting", "no release is in place"),
+        (facts(), "lasting", "release r-0123456789ab is not kept on this host"),
         # A link leads to it, and its record does not tell when it served.
         (facts(), None, "release r-cdef01234567 is not kept on this host"),
         (

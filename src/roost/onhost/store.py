@@ -37,6 +37,8 @@ from typing import Any, Mapping
 
 from . import RUNTIME
 
+#: What those who look for a release call the one that is there to stay (:meth:`Store.lasting`).
+LASTING = "lasting"
 #: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
 #: Seconds beyond its patience that a caller waits while the lock is held only by others who look
@@ -162,6 +164,13 @@ class Store:
         except OSError:
             return None
         return release if (self.root / release).is_dir() else None
+
+    def lasting(self) -> str | None:
+        """The release that is there to stay; none if there is none.
+
+        It serves, or is the one to which an experiment goes back from what is only tried.
+        """
+        return self.pointed("held") or self.pointed("current")
 
     def point(self, name: str, release: str) -> None:
         """Make ``current`` or ``previous`` a release, from one moment to the next."""
