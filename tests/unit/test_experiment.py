@@ -14,10 +14,11 @@ from click.testing import CliRunner, Result
 from tests.unit import trials
 from tests.unit.trials import HOST, Trials
 
-from roost import experiment, notebooks, runs, ssh
+from roost import experiment, fleet, notebooks, runs, ssh
 from roost.cli import cli
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Variant
+from roost.experiment.host import DEPLOYED, DRAINED, RETURNED
 
 EXECUTE = notebooks.execute
 
@@ -108,7 +109,7 @@ def overtaken(host: Trials, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
             return {}, {HOST: "somebody else has deployed there since"}
         return found
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
 
 
 def test_what_somebody_has_deployed_meanwhile_gets_requests(
@@ -181,7 +182,7 @@ def test_a_way_back_that_ends_before_the_gateway_is_a_failure(
         # The host has forgotten the experiment by then, as after somebody else's deploy.
         return ({}, {HOST: "gate is down"}) if words[0] == "rollback" else found
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
     said = str(compare(host).exception)
     assert f"was not brought back to {before}\n  why: gate is down" in said
 
@@ -413,7 +414,7 @@ def test_an_interruption_brings_the_host_back(
                 os.kill(os.getpid(), number)
             yield outcome
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
     monkeypatch.setattr(notebooks, "execute_all", execute_all)
     handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     done = compare(host)
@@ -517,9 +518,9 @@ def test_what_stays_on_a_fresh_host_gets_requests(host: Trials) -> None:
 def test_what_is_waited_for_in_playbooks_is_there() -> None:
     roles = Path(__file__).parents[2] / "roles"
     for file, task in {
-        "llm_server/tasks/transaction.yml": experiment._DEPLOYED,
-        "gateway/tasks/drain.yml": experiment._DRAINED,
-        "gateway/tasks/return.yml": experiment._RETURNED,
+        "llm_server/tasks/transaction.yml": DEPLOYED,
+        "gateway/tasks/drain.yml": DRAINED,
+        "gateway/tasks/return.yml": RETURNED,
     }.items():
         assert f"- name: {task}\n" in (roles / file).read_text()
 
@@ -550,7 +551,7 @@ def test_the_gate_does_not_judge_a_variant_by_the_one_before(
             given.append(options["extra_vars"])
         return host.ask(playbook, *words, **options)
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
     assert compare(host).exit_code == 0
     assert [one["roost_speed_floor"] for one in given] == [0, 0, 0]
     assert [one["roost_accept_length_floor"] for one in given] == [0, 0, 0]

@@ -15,7 +15,7 @@ from tests.unit import trials
 from tests.unit.test_measure_choices import cell
 from tests.unit.trials import HOST, Trials
 
-from roost import experiment, notebooks, runs, tuning
+from roost import experiment, fleet, notebooks, runs, tuning
 from roost.cli import cli
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Tried
@@ -185,7 +185,7 @@ def test_a_host_that_is_lost_ends_the_search(host: Trials, monkeypatch: pytest.M
             return {}, {HOST: "unreachable"}
         return host.ask(playbook, *words, **options)
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
     done = tune(host)
     assert "was not brought back" in str(done.exception)
     assert "max_num_seqs=8" not in " ".join(host.calls)
@@ -254,7 +254,7 @@ def test_a_point_that_somebody_s_deploy_stopped_is_tried_later(
             return {}, {HOST: "somebody else has deployed there since"}
         return found
 
-    monkeypatch.setattr(experiment.fleet, "ask", ask)
+    monkeypatch.setattr(fleet, "ask", ask)
     tune(host)
     kept = experiment.Notes.model_validate_json((newest(host) / experiment.FILE).read_text())
     assert [one.open for one in kept.tried] == [False, not last, True]

@@ -20,13 +20,15 @@ from tests.unit.deployments import write_lock
 from tests.unit.test_measure_choices import cell
 from tests.unit.test_measure_compare import result
 
-from roost import experiment, fleet, notebooks, releases, runs, ssh
+from roost import asking, experiment, fleet, notebooks, releases, runs, ssh
+from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.experiment import Variant
 from roost.inventory import Connection, Host, Inventory
 from roost.measure import points
 from roost.measure.points import Benchmark
 from roost.notebooks import Outcome
+from roost.plan import gate
 from roost.ssh import Completed, SshError
 
 HOST = "host-01"
@@ -245,13 +247,11 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Trials:
     """Put the stand-ins in place."""
     made = Trials(folder)
     made.write()
-    monkeypatch.setattr(experiment.inventories, "load", made.load)
+    monkeypatch.setattr(inventories, "load", made.load)
     monkeypatch.setattr(notebooks, "execute", made.execute)
     monkeypatch.setattr(fleet, "ask", made.ask)
     monkeypatch.setattr(notebooks, "execute_all", made.execute_all)
     monkeypatch.setattr(ssh, "connect", made.connect)
-    monkeypatch.setattr(
-        experiment.asking, "facts", lambda *_: SimpleNamespace(rollout=made.rollout)
-    )
-    monkeypatch.setattr(experiment.gate, "plans", made.plans)
+    monkeypatch.setattr(asking, "facts", lambda *_: SimpleNamespace(rollout=made.rollout))
+    monkeypatch.setattr(gate, "plans", made.plans)
     return made
