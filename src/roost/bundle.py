@@ -13,14 +13,13 @@ import hashlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roost import catalog, launch, lock, modules, site
+from roost import catalog, launch, lock, modules, registry_server, site
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.launch import Resolved, Weights
 from roost.onhost.weights import RECORD, TURN, partial_of
@@ -309,11 +308,7 @@ def _model_info(weights: Weights, files: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fetch_images(contents: Contents, folder: Path, say: Say) -> None:
-    from roost.lab import registry
-
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    with registry.serve(folder / "registry", "127.0.0.1", port) as local:
+    with registry_server.serve(folder / "registry") as local:
         for number, image in enumerate(contents.images, 1):
             say(f"image {number} of {len(contents.images)}: {image.repository}@{image.digest[:19]}")
             _copy(image, contents.registry, local)

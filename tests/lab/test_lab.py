@@ -20,8 +20,9 @@ import yaml
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
+from roost import registry_server
 from roost.errors import RoostError, UsageError
-from roost.lab import controller, hubstore, network, paths, preload, processes, registry
+from roost.lab import controller, hubstore, network, paths, preload, processes
 from roost.lab.fixtures import Place, SharedLab
 from roost.lab.hosts import SUDO_PASSWORD, SUDO_USER, Host, HostSpec
 from roost.lab.lab import Lab, LabSpec
@@ -373,15 +374,10 @@ def test_what_one_host_has_pulled_is_on_another_without_the_registry(
 
 
 def test_a_registry_for_a_while(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-        taken = f"no registry can listen on 127.0.0.1:{port}, it is taken"
-        with pytest.raises(RoostError, match=taken), registry.serve(tmp_path, "127.0.0.1", port):
-            pass
-    with registry.serve(tmp_path, "127.0.0.1", port) as place:
+    with registry_server.serve(tmp_path) as place:
         assert httpx2.get(f"http://{place}/v2/_catalog").json() == {"repositories": []}
     with pytest.raises(httpx2.ConnectError):
-        httpx2.get(f"http://127.0.0.1:{port}/v2/")
+        httpx2.get(f"http://{place}/v2/")
 
 
 def import_tiny(host: Host, reference: str) -> None:

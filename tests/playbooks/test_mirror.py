@@ -18,8 +18,8 @@ from tests.playbooks.standins import ask, until
 from tests.unit.faulty import Faulty
 from tests.unit.servers import serving
 
-from roost import bundle
-from roost.lab import hubstore, registry
+from roost import bundle, registry_server
+from roost.lab import hubstore
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
@@ -57,20 +57,20 @@ class Upstream:
 def upstream(lab: SharedLab, artefacts: Artefacts, folder: Path) -> Iterator[Upstream]:
     address, log = str(lab.lab.spec.gateway.ip), folder / "registry.log"
     settings = json.loads(
-        registry.configuration(lab.lab.cache / "registry", address, REGISTRY_PORT)
+        registry_server.configuration(lab.lab.cache / "registry", address, REGISTRY_PORT)
     )
     settings["log"]["level"] = "info"
     (folder / "registry.json").write_text(json.dumps(settings))
     hub = Faulty(application(artefacts.hub_store, token=HUB_TOKEN))
     with serving(hub, address=address) as url, log.open("w") as output:
         child = subprocess.Popen(
-            registry.command(folder / "registry.json"),
+            registry_server.command(folder / "registry.json"),
             stdout=output,
             stderr=output,
-            env=registry.environment(),
+            env=registry_server.environment(),
         )
         try:
-            registry.wait(address, REGISTRY_PORT, log)
+            registry_server.wait(address, REGISTRY_PORT, log)
             yield Upstream(url, f"http://{address}:{REGISTRY_PORT}", hub, log)
         finally:
             child.terminate()

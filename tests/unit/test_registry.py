@@ -1,4 +1,4 @@
-"""What a registry may answer: the lab's own, a real one, and a stand-in that answers badly."""
+"""What a registry may answer: a real one, and a stand-in that answers badly."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.unit.servers import free_port
 
+from roost import registry_server
 from roost.errors import RoostError
-from roost.lab import registry as lab_registry
 from roost.pins import Image
 from roost.registry import GoneError, Registry
 
@@ -32,8 +31,7 @@ def where(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A running registry, empty."""
     if not shutil.which("docker-registry"):
         pytest.skip("docker-registry is not installed")
-    storage = tmp_path_factory.mktemp("registry")
-    with lab_registry.serve(storage, "127.0.0.1", free_port()) as address:
+    with registry_server.serve(tmp_path_factory.mktemp("registry")) as address:
         yield address
 
 

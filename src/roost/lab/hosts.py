@@ -24,6 +24,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from roost import servers
 from roost.errors import RoostError
 from roost.lab import cgroups, mounts, network, processes, profiles
 
@@ -332,7 +333,7 @@ class Host:
             return False
 
     def _last_words(self) -> str:
-        return processes.tail(self._log)
+        return servers.tail(self._log)
 
     # -- the disk of a new host
 

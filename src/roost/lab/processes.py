@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from roost import servers
 from roost.errors import RoostError
 
 # The launched shell writes its own identity and then *becomes* the program (exec keeps PID and
@@ -117,21 +118,12 @@ def spawn(
     deadline = time.monotonic() + _LAUNCH_SECONDS
     while not pid_file.exists():
         if time.monotonic() > deadline:
-            raise RoostError(f"{argv[0]} could not be started", why=tail(log))
+            raise RoostError(f"{argv[0]} could not be started", why=servers.tail(log))
         time.sleep(0.01)
     started = recorded(pid_file)
     if started is None:
-        raise RoostError(f"{argv[0]} ended as soon as it was started", why=tail(log))
+        raise RoostError(f"{argv[0]} ended as soon as it was started", why=servers.tail(log))
     return started
-
-
-def tail(log: Path, lines: int = 5) -> str:
-    """The last lines of a log, for an error message."""
-    try:
-        text = log.read_text(errors="replace")
-    except FileNotFoundError:
-        return "it left no log"
-    return "\n".join(text.strip().splitlines()[-lines:]) or "its log is empty"
 
 
 def recorded(pid_file: Path) -> Process | None:

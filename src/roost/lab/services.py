@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from roost import registry_server, servers
 from roost.errors import RoostError
-from roost.lab import hubserver, processes, registry
+from roost.lab import hubserver, processes
 from roost.lab.hosts import Site
 
 _START_SECONDS = 120.0
@@ -56,11 +57,11 @@ class Service:
             marker=str(self.folder),
             env=self.environment,
         )
-        registry.wait_for_url(self.url, f"the lab's {self.name}", self._log, _START_SECONDS)
+        servers.wait(self.url, f"the lab's {self.name}", self._log, _START_SECONDS)
         if not process.alive():
             raise RoostError(
                 f"the lab's {self.name} ended, and something else answers at {self.url}",
-                why=processes.tail(self._log),
+                why=servers.tail(self._log),
             )
         return True
 
@@ -91,9 +92,9 @@ def registry_service(site: Site, storage: Path) -> Service:
         name="registry",
         url=f"http://{site.registry}/v2/",
         folder=folder,
-        argv=tuple(registry.command(folder / "config.json")),
-        environment=registry.environment(),
-        config=registry.configuration(storage, str(site.gateway.ip), site.registry_port),
+        argv=tuple(registry_server.command(folder / "config.json")),
+        environment=registry_server.environment(),
+        config=registry_server.configuration(storage, str(site.gateway.ip), site.registry_port),
     )
 
 
@@ -105,5 +106,5 @@ def hub_service(site: Site, store: Path, folders: Mapping[str, Path]) -> Service
         url=f"{site.hub_url}/health",
         folder=site.state / "services" / "hub",
         argv=tuple(argv),
-        environment=registry.environment(),
+        environment=registry_server.environment(),
     )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from roost.lab import registry
+from roost import registry_server
 from roost.lab.build import commands
 
 
@@ -56,7 +55,7 @@ def configure(layout: Path, image: Image) -> None:
 
 def push(layout: Path, image: Image, storage: Path, digest_file: Path) -> None:
     """Push it to a registry's storage, and write the manifest's digest into a file."""
-    with registry.serve(storage, "127.0.0.1", _free_port()) as address:
+    with registry_server.serve(storage) as address:
         target = f"docker://{address}/{image.repository}:{image.tag}"
         insecure = ["--dest-tls-verify=false", f"--digestfile={digest_file}"]
         commands.run(["skopeo", "copy", "--quiet", *insecure, f"oci:{layout}:image", target])
@@ -66,10 +65,3 @@ def stored(storage: Path, repository: str, digest: str) -> bool:
     """Whether a registry's storage still has a manifest (tests take images away)."""
     manifests = storage / "docker/registry/v2/repositories" / repository / "_manifests"
     return (manifests / "revisions/sha256" / digest.removeprefix("sha256:") / "link").is_file()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

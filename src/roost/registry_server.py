@@ -1,25 +1,22 @@
-"""The lab's container registry: Debian's ``docker-registry``, which is CNCF Distribution.
+"""A container registry on this machine: Debian's ``docker-registry``, which is CNCF Distribution.
 
-Plain HTTP, bound to one address, storage in the cache, no upstream. :func:`serve` is for as long
-as an image is pushed; a lab starts :func:`command` as a process of its own.
+Plain HTTP, bound to one address, storage in a folder, no upstream. :func:`serve` is for as long as
+images are pushed; a lab starts :func:`command` as a process of its own.
 """
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
+import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx2
-
+from roost import servers
 from roost.errors import RoostError
-from roost.lab import network, processes
 
 _START_SECONDS = 60.0
 
@@ -60,39 +57,19 @@ def wait(address: str, port: int, log: Path, seconds: float = _START_SECONDS) ->
     Raises:
         RoostError: It does not within ``seconds``; with the end of its log.
     """
-    wait_for_url(f"http://{address}:{port}/v2/", "the registry", log, seconds)
-
-
-def wait_for_url(url: str, who: str, log: Path, seconds: float) -> None:
-    """Wait until ``url`` answers 200.
-
-    Raises:
-        RoostError: It does not within ``seconds``; with the end of the log.
-    """
-    deadline = time.monotonic() + seconds
-    # No proxy of the environment: the lab's addresses are this machine's.
-    with httpx2.Client(trust_env=False, timeout=2.0) as client:
-        while True:
-            try:
-                if client.get(url).status_code == 200:
-                    return
-            except httpx2.TransportError:
-                pass
-            if time.monotonic() > deadline:
-                raise RoostError(f"{who} does not answer at {url}", why=processes.tail(log))
-            time.sleep(0.05)
+    servers.wait(f"http://{address}:{port}/v2/", "the registry", log, seconds)
 
 
 @contextmanager
-def serve(storage: Path, address: str, port: int) -> Iterator[str]:
-    """Run the registry for a while; gives ``address:port``.
+def serve(storage: Path) -> Iterator[str]:
+    """Run the registry for a while, where only this machine reaches it; gives ``address:port``.
 
     Raises:
-        RoostError: It does not start (port taken, not installed).
+        RoostError: It does not start, or is not installed.
     """
-    user = network.port_user(ipaddress.IPv4Address(address), port)
-    if user:
-        raise RoostError(f"no registry can listen on {address}:{port}, it is taken: {user}")
+    address = "127.0.0.1"
+    with socket.create_server((address, 0)) as probe:
+        port = probe.getsockname()[1]
     storage.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="roost-registry-") as scratch:
         config, log = Path(scratch) / "config.json", Path(scratch) / "log"
