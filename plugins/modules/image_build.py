@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.roost.onhost import atomic
 
 DOCUMENTATION = r"""
 ---
@@ -334,24 +335,17 @@ class Builder:
             "built": re.split(r"[.Z]", created)[0] + "Z",
             **{name: self.given[name] for name in made_of},
         }
-        _write(path, json.dumps(known, indent=1) + "\n")
+        atomic.write(path, json.dumps(known, indent=1) + "\n")
 
     def _say(self, stage: str) -> None:
         with contextlib.suppress(OSError):
-            _write(self.progress, json.dumps({"stage": stage, "done": 0}))
+            atomic.write(self.progress, json.dumps({"stage": stage, "done": 0}))
 
     def _docker(self, *words: str) -> str:
         done = subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise Failure("docker", done.stderr.strip().splitlines()[-SHOWN:])
         return done.stdout
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file so that a reader never sees half of it."""
-    new = path.with_name(f".{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(path)
 
 
 def main() -> None:

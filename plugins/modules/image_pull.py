@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ansible.module_utils.roost.onhost import atomic
 from ansible_collections.community.docker.plugins.module_utils.common_api import (
     AnsibleDockerClient,
     RequestException,
@@ -97,11 +98,9 @@ class Progress:
     def write(self) -> None:
         """Write the file, so that a reader never sees half of it."""
         stage = "unpacking" if self.extracting and not self.coming else "fetching"
-        new = self.path.with_name(f"{self.path.name}.new")
         # A full disk is the daemon's to report, in the words that explain it.
         with contextlib.suppress(OSError):
-            new.write_text(json.dumps({"stage": stage, "done": sum(self.layers.values())}))
-            new.replace(self.path)
+            atomic.write(self.path, json.dumps({"stage": stage, "done": sum(self.layers.values())}))
 
     def end(self) -> None:
         """Remove the file."""

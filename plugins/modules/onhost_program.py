@@ -10,7 +10,7 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports, so this line is what decides which files there are.
-from ansible.module_utils.roost.onhost import watchdog
+from ansible.module_utils.roost.onhost import atomic, watchdog
 
 DOCUMENTATION = r"""
 ---
@@ -77,10 +77,7 @@ def put(wanted: dict[str, str], folder: Path, *, check: bool) -> bool:
         else:
             present[name].unlink()
     for name, text in wanted.items():
-        draft = folder / f".{name}.new"
-        draft.write_text(text, encoding="utf-8")
-        draft.chmod(0o644)
-        draft.replace(folder / name)
+        atomic.write(folder / name, text, 0o644)
     return True
 
 

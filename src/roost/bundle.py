@@ -22,6 +22,7 @@ from typing import Any
 from roost import catalog, launch, lock, modules, registry_server, site
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.launch import Resolved, Weights
+from roost.onhost import atomic
 from roost.onhost.weights import RECORD, TURN, partial_of
 from roost.references import split_mirror, split_registry
 from roost.root import repository_root
@@ -189,7 +190,9 @@ def pack(contents: Contents, folder: Path, say: Say) -> None:
         if contents.images:
             _fetch_images(contents, folder, say)
         shutil.copyfile(contents.lock_file, folder / LOCK)
-        _write(folder / SUMS, "".join(f"{sha}  {path}\n" for path, sha in sorted(_sums(folder))))
+        atomic.write(
+            folder / SUMS, "".join(f"{sha}  {path}\n" for path, sha in sorted(_sums(folder)))
+        )
     except OSError as error:
         raise RoostError(
             f"{folder}: the bundle cannot be written",
@@ -268,7 +271,7 @@ def _fetch_weights(weights: Weights, hub: str | None, folder: Path) -> None:
     if result.get("failed"):
         saw, _, fix = str(result["msg"]).partition(". ")
         raise RoostError(saw, fix=fix or "run it again: what arrived is kept")
-    _write(
+    atomic.write(
         folder / "hub" / "api" / "models" / weights.repo / "revision" / weights.revision,
         json.dumps(_model_info(weights, _record(folder, weights)), indent=1) + "\n",
     )
@@ -370,13 +373,6 @@ def _unfinished(name: str) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.new")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
 
 
 # -- checking

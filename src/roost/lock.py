@@ -8,7 +8,6 @@ disk check needs; where nobody could be asked for those, without them.
 from __future__ import annotations
 
 import datetime as dt
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Annotated, TypeVar
 import yaml
 from pydantic import Field
 
-from roost import yamlfile
+from roost import atomic, yamlfile
 from roost.errors import RoostError, UsageError
 from roost.pins import Image, Repository
 from roost.settings import Strict
@@ -148,19 +147,13 @@ def require_writable(path: Path) -> None:
 
 
 def write(path: Path, lock: Lock) -> None:
-    """Write a lock whole or not at all (a new file renamed over the old one)."""
-    text = _HEADER + yaml.dump(lock.model_dump(mode="python"), Dumper=_PlainDumper)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except OSError as error:
-        raise RoostError(f"{path}: cannot be written", why=str(error.strerror)) from None
+    """Write a lock, whole or not at all.
+
+    Raises:
+        RoostError: It cannot be written.
+    """
+    text = yaml.dump(lock.model_dump(mode="python"), Dumper=_PlainDumper)
+    atomic.write(path, _HEADER + text)
 
 
 @dataclass(frozen=True)

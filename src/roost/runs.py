@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import deployment, failures, report
+from roost import atomic, deployment, failures, report
 from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
@@ -263,12 +262,12 @@ def write(
         RoostError: A file cannot be written; then there is no ``result.json``.
     """
     for name, table in (tables or {}).items():
-        write_atomically(folder / name, table.encode())
+        atomic.write(folder / name, table.encode())
     for name, content in artefacts.items():
-        write_atomically(folder / name, content)
+        atomic.write(folder / name, content)
     # The result comes last: where it is, everything else is too.
-    write_atomically(folder / REPORT, report.render(result.model_dump(mode="json")))
-    write_atomically(folder / RESULT, result.model_dump_json(indent=2) + "\n")
+    atomic.write(folder / REPORT, report.render(result.model_dump(mode="json")))
+    atomic.write(folder / RESULT, result.model_dump_json(indent=2) + "\n")
 
 
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
@@ -322,39 +321,6 @@ def first_defect(error: ValidationError) -> str:
     """Where a document is wrong first, and how; of one that is no JSON there is no place."""
     first = error.errors()[0]
     return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader sees all of it or the one before.
-
-    Raises:
-        RoostError: It cannot be written (a full disk); nothing is left behind.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        _replace(path, data)
-    except OSError as error:
-        raise RoostError(
-            f"{path}: cannot be written",
-            why=str(error.strerror),
-            fix="what was there before is unchanged; make room or choose another place",
-        ) from None
-
-
-def _replace(path: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-        # mkstemp makes files for the owner alone; a report is for everyone who may read the folder.
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _short(said: str) -> str:

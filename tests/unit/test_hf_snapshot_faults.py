@@ -24,7 +24,8 @@ from tests.unit.servers import serving
 from tests.unit.snapshots import FIRST, SECOND, TOKEN, Site, hf_snapshot, shard
 
 from roost import modules
-from roost.onhost.weights import disk, patience, revision
+from roost.onhost import atomic
+from roost.onhost.weights import patience, revision
 from roost.onhost.weights.arrival import Arrival
 from roost.onhost.weights.download import Download
 
@@ -619,7 +620,7 @@ def test_a_disk_that_is_broken(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(path: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    monkeypatch.setattr(disk, "flush", broken)
+    monkeypatch.setattr(atomic, "flush", broken)
     failure = site.failure()
     assert (failure.reason, failure.outage) == ("target", False)
     assert "cannot be written (Input/output error)" in str(failure)

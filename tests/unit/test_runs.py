@@ -6,7 +6,6 @@ import dataclasses
 import datetime as dt
 import json
 import resource
-import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -117,16 +116,6 @@ def test_a_failed_run_that_nobody_can_explain_shows_the_likely_root(tmp_path: Pa
 
 def test_a_run_without_checks_has_not_passed(tmp_path: Path) -> None:
     assert not run(tmp_path).finish(Evidence()).ok
-
-
-def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    runs.write_atomically(path, "old")
-    assert stat.S_IMODE(path.stat().st_mode) & 0o400
-    with pytest.raises(UnicodeEncodeError):
-        runs.write_atomically(path, "new\ud800")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from roost import runs
+from roost import atomic
 from roost.inventory import Host
 from roost.measure import benchmark
 from roost.rollout import record
@@ -118,7 +118,7 @@ class Experiment:
 
     def save(self) -> None:
         """Write the notes down."""
-        runs.write_atomically(self.folder / FILE, self.notes.model_dump_json(indent=1) + "\n")
+        atomic.write(self.folder / FILE, self.notes.model_dump_json(indent=1) + "\n")
 
     def tell(self, line: str) -> None:
         """One line of progress; a terminal that is gone must not keep a host from going back."""

@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from roost import atomic
 from roost.errors import RoostError
 
 _REPO_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -127,12 +128,14 @@ def publish(store: Path, repo_id: str, branch: str, folder: Path, *, gated: bool
                     shutil.rmtree(final)
                 draft.chmod(0o755)
                 draft.rename(final)
-                _replace(home / f"{commit}.json", {"files": record})
+                atomic.write(home / f"{commit}.json", json.dumps({"files": record}, indent=1))
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         known = repository(store, repo_id)
         branches = {**(known.branches if known else {}), branch: commit}
-        _replace(home / "refs.json", {"branches": branches, "gated": gated})
+        atomic.write(
+            home / "refs.json", json.dumps({"branches": branches, "gated": gated}, indent=1)
+        )
     return commit
 
 
@@ -162,15 +165,6 @@ def _take(source: Path, target: Path) -> StoredFile:
     if copied != size:
         raise RoostError(f"{source} changed while it was published")
     return StoredFile(size, sha256.hexdigest(), blob.hexdigest())
-
-
-def _replace(target: Path, content: object) -> None:
-    draft = target.with_name(f"{target.name}.new")
-    with draft.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(target)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from roost import atomic
 from roost.errors import RoostError, UsageError
 from roost.lab import controller, mounts, network, paths, processes, profiles, services
 from roost.lab.controller import Say
@@ -367,10 +368,7 @@ class Lab:
             ) from None
 
     def _save(self, spec: LabSpec) -> None:
-        self.state.mkdir(parents=True, exist_ok=True)
-        draft = self.state / "lab.json.new"
-        draft.write_text(spec.model_dump_json(indent=1))
-        draft.replace(self.state / "lab.json")
+        atomic.write(self.state / "lab.json", spec.model_dump_json(indent=1))
 
     def _check_owner(self) -> None:
         owner = network.owner(self.name)

@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from roost import catalog, quality, ssh
+from roost import atomic, catalog, quality, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
@@ -40,7 +40,7 @@ from roost.measure.client import TIMEOUT_S, EngineError
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import Benchmark, CellPoints, Repetition, RequestPoint, Speculation
 from roost.measure.suites import Cell, Suite
-from roost.runs import PROGRESS, text, write_atomically
+from roost.runs import PROGRESS, text
 
 #: The counters may differ from what the harness counted by so much: the engine still counts a
 #: token or two of a request whose stream has ended.
@@ -148,7 +148,7 @@ class Session:
         line += f"point {at} of {len(self.cells)}, {doing}"
         line += f", {time.monotonic() - self.started:.0f} s"
         self.say(line)
-        write_atomically(self.folder / PROGRESS, line + "\n")
+        atomic.write(self.folder / PROGRESS, line + "\n")
 
 
 def measure(
@@ -436,7 +436,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
     session.watches[cell.id, number] = watch
     after = _reading(session, after_file)
     written = _docker(session, ["exec", _name(session), "cat", str(load.result)])
-    write_atomically(session.folder / raw, written)
+    atomic.write(session.folder / raw, written)
     result = harness.parse_sglang(written, load.seed) if sglang else harness.parse_vllm(written)
     if len(result.requests) != load.count:
         raise RoostError(
@@ -779,7 +779,7 @@ def _reading(session: Session, name: str) -> metrics.Reading:
         raise RoostError(session.target.no_remote)
     with _over_the_tunnel(session):
         page = client.metrics(session.deployment.metrics_path)
-    write_atomically(session.folder / name, page)
+    atomic.write(session.folder / name, page)
     return metrics.parse(page)
 
 

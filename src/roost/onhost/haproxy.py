@@ -177,6 +177,7 @@ class Haproxy:
         self._write(_with_places(states, self._config.read_text("utf-8")))
 
     def _write(self, states: str) -> None:
+        # This file stands alone on the gateway, and cannot have `atomic` with it.
         kept = self._states_file
         draft = kept.with_name(f"{kept.name}.new")
         with draft.open("w", encoding="utf-8") as written:

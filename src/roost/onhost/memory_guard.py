@@ -11,7 +11,7 @@ import contextlib
 import json
 from pathlib import Path
 
-from . import NAME, evidence
+from . import NAME, atomic, evidence
 from .chronicle import Chronicle
 from .docker_api import DockerApi
 from .machine import RELIEVED, Machine, MachineError
@@ -105,7 +105,7 @@ class MemoryGuard:
         # take nothing, and the engine must be stopped all the same.
         with contextlib.suppress(OSError):
             self._store.runtime.mkdir(mode=0o755, exist_ok=True)
-            (self._store.runtime / RELIEVED).write_text(json.dumps(note), encoding="utf-8")
+            atomic.write(self._store.runtime / RELIEVED, json.dumps(note))
         for name in running:
             with contextlib.suppress(MachineError):
                 self._docker.kill(name)

@@ -35,7 +35,7 @@ import time
 from pathlib import Path
 from typing import Any, Mapping
 
-from . import RUNTIME
+from . import RUNTIME, atomic
 
 #: What those who look for a release call the one that is there to stay (:meth:`Store.lasting`).
 LASTING = "lasting"
@@ -141,19 +141,7 @@ class Store:
         """
         target = self.root.joinpath(*path)
         target.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        draft = target.with_name(f".{target.name}.new")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-            file.write("\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
-        # The rename itself must outlive a power cut too.
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        atomic.write(target, json.dumps(content, indent=1) + "\n")
 
     # -- releases
 
@@ -174,14 +162,11 @@ class Store:
 
     def point(self, name: str, release: str) -> None:
         """Make ``current`` or ``previous`` a release, from one moment to the next."""
-        draft = self.root / f".{name}.new"
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(release)
         target = self.root / name
         if target.is_dir() and not target.is_symlink():
             # A copy or a backup that follows links has made it one; nothing can take its place.
             shutil.rmtree(target)
-        draft.replace(target)
+        atomic.point(target, release)
 
     def ids(self) -> list[str]:
         """Releases that have served, the one that did so last first."""
@@ -265,12 +250,11 @@ class Store:
 
     def keep_outcome(self, outcome: Mapping[str, Any] | None) -> None:
         """Keep it until the next one; none: there is none yet."""
-        (self.runtime / "outcome.json").unlink(missing_ok=True)
+        path = self.runtime / "outcome.json"
+        path.unlink(missing_ok=True)
         if outcome is not None:
             # It holds a log, which is not for everybody.
-            path = self.runtime / "outcome.json"
-            path.touch(mode=0o600)
-            path.write_text(json.dumps(outcome), encoding="utf-8")
+            atomic.write(path, json.dumps(outcome), 0o600)
 
     def begun(self) -> dict[str, Any] | None:
         """The swap that has begun and not ended."""

@@ -10,11 +10,11 @@ import functools
 import hashlib
 import json
 import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from roost.onhost import atomic
 from roost.onhost.weights import safetensors
 
 
@@ -43,15 +43,8 @@ def write(where: str, document: Any) -> None:
     # Reading again costs seconds; a full disk or a read-only home is no reason to fail.
     with suppress(OSError, ValueError, RuntimeError):
         file = _file(where)
-        text = _sealed(json.dumps(document))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as draft:
-                draft.write(text)
-            Path(name).replace(file)
-        finally:
-            Path(name).unlink(missing_ok=True)
+        # What a gated repository holds is for this user alone.
+        atomic.write(file, _sealed(json.dumps(document)), 0o600)
 
 
 def _file(where: str) -> Path:

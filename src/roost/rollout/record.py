@@ -24,7 +24,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import runs
+from roost import atomic, runs
 from roost.errors import RoostError
 from roost.root import repository_root
 
@@ -157,7 +157,7 @@ def _digest(*parts: object) -> str:
 
 def write(folder: Path, rollout: Rollout) -> None:
     """Keep it, whole."""
-    runs.write_atomically(folder / FILE, rollout.model_dump_json(indent=1) + "\n")
+    atomic.write(folder / FILE, rollout.model_dump_json(indent=1) + "\n")
 
 
 def read(folder: Path) -> Rollout:

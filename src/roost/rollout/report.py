@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 
-from roost import runs
+from roost import atomic, runs
 from roost.rollout.record import HostRecord, Rollout, now
 
 HTML, MARKDOWN = "report.html", "report.md"
@@ -66,8 +66,8 @@ def out_seconds(host: HostRecord, until: dt.datetime) -> float:
 
 def write(folder: Path, rollout: Rollout) -> None:
     """Write both pages into the rollout's folder."""
-    runs.write_atomically(folder / HTML, html(rollout))
-    runs.write_atomically(folder / MARKDOWN, markdown(rollout))
+    atomic.write(folder / HTML, html(rollout))
+    atomic.write(folder / MARKDOWN, markdown(rollout))
 
 
 def html(rollout: Rollout) -> str:

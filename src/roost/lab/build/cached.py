@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from roost.onhost import atomic
+
 Say = Callable[[str], None]
 
 Input = str | bytes | Path
@@ -101,8 +103,5 @@ def point(link: Path, folder: Path) -> Path:
     """
     target = folder.relative_to(link.parent)
     if not link.is_symlink() or link.readlink() != target:
-        draft = link.with_name(f".{link.name}.new")
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(target)
-        draft.replace(link)
+        atomic.point(link, target)
     return link

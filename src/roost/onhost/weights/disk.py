@@ -33,15 +33,6 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def flush(path: Path) -> None:
-    """Make a file's content, or the names in a directory, outlive a power cut."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @contextlib.contextmanager
 def explaining(name: str, folder: Path) -> Iterator[None]:
     """What the disk refuses, in words.

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from .. import atomic  # noqa: TID252  # on a host, the package has another name
 from . import PARTS, RECORD, TURN, XET, disk, partial_of
 from .failures import SnapshotError
 from .revision import File, Revision
@@ -125,7 +126,7 @@ class Place:
 
     def take(self, part: Path, file: File) -> None:
         """Give a verified file its name."""
-        disk.flush(part)  # before the rename: what has its name is whole, power cuts included
+        atomic.flush(part)  # before the rename: what has its name is whole, power cuts included
         here = self.partial / file.path
         here.parent.mkdir(parents=True, exist_ok=True)
         part.replace(here)
@@ -144,11 +145,11 @@ class Place:
         """Record, flush to disk, and make it visible with one rename."""
         self._write_record(files)
         for folder, _, _ in os.walk(self.partial):
-            disk.flush(Path(folder))
+            atomic.flush(Path(folder))
         if self.dest.exists():
             self.dest.rename(self.replaced)
         self.partial.rename(self.dest)
-        disk.flush(self.dest.parent)
+        atomic.flush(self.dest.parent)
         disk.remove(self.replaced)
 
     def _write_record(self, files: list[File]) -> None:
@@ -161,8 +162,7 @@ class Place:
             "fetched": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "files": {file.path: file.record for file in files},
         }
-        (self.partial / RECORD).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-        disk.flush(self.partial / RECORD)
+        atomic.write(self.partial / RECORD, json.dumps(record, indent=1) + "\n")
 
     def recover(self) -> None:
         """Bring back what a run that was killed while it replaced a directory had moved away."""
