@@ -366,8 +366,13 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _unfinished(name: str) -> bool:
-    """Whether a file is a download in progress, of weights or layers, or the weights' lock."""
-    return ".partial/" in name or "/_uploads/" in name or name.endswith(f"/{TURN}")
+    """Whether a file is a download in progress, of weights or layers, the weights' lock, or what a
+    run that was killed had begun to write.
+    """
+    if ".partial/" in name or "/_uploads/" in name:
+        return True
+    last = name.rpartition("/")[2]
+    return last == TURN or atomic.is_draft(last)
 
 
 def _sha256(path: Path) -> str:

@@ -124,6 +124,18 @@ def test_an_interrupted_run_is_gone_on_with(site: Site, tmp_path: Path) -> None:
     assert bundle.check(tmp_path / "bundle", print) == []
 
 
+def test_what_a_killed_run_had_begun_to_write_is_no_part_of_it(site: Site, tmp_path: Path) -> None:
+    """An older roost used one name each time, and listed what was gone once the list was there."""
+    pack(site, tmp_path)
+    before = (tmp_path / "bundle" / "SHA256SUMS").read_text()
+    for name in (".SHA256SUMS.new", ".SHA256SUMS.0123abcd.new", "hub/api/.x.0123abcd.new"):
+        (tmp_path / "bundle" / name).write_text("half a li")
+    assert bundle.check(tmp_path / "bundle", print) == []
+    pack(site, tmp_path)
+    assert (tmp_path / "bundle" / "SHA256SUMS").read_text() == before
+    assert bundle.check(tmp_path / "bundle", print) == []
+
+
 def test_what_differs_is_found(packed: Path, site: Site) -> None:
     assert bundle.check(packed, print) == []
     weights = packed / "hub" / REPO / "resolve" / site.commit
