@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.roost.onhost import RELEASES
+from ansible.module_utils.roost.onhost import DISK_HEADROOM_BYTES, RELEASES
 from ansible.module_utils.roost.onhost.weights.disk import explaining
 from ansible.module_utils.roost.onhost.weights.failures import SnapshotError
 from ansible.module_utils.roost.onhost.weights.snapshot import Snapshot
@@ -193,7 +193,7 @@ def main() -> None:
             "ignore_patterns": {"type": "list", "elements": "str", "default": []},
             "endpoint": {"type": "str", "default": "https://huggingface.co"},
             "token": {"type": "str", "no_log": True},
-            "headroom": {"type": "int", "default": 1 << 30},
+            "headroom": {"type": "int", "default": DISK_HEADROOM_BYTES},
             "timeout": {"type": "int", "default": 20},
             "stall_timeout": {"type": "int", "default": 30},
             "retries": {"type": "int", "default": 5},

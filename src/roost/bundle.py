@@ -22,16 +22,13 @@ from typing import Any
 from roost import catalog, launch, lock, modules, registry_server, site
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.launch import Resolved, Weights
-from roost.onhost import atomic
+from roost.onhost import DISK_HEADROOM_BYTES, atomic
 from roost.onhost.weights import RECORD, TURN, partial_of
 from roost.references import split_mirror, split_registry
 from roost.root import repository_root
-from roost.units import GIB
 
 SUMS = "SHA256SUMS"
 LOCK = "roost.lock.yml"
-#: Bytes that stay free on the filesystem of a bundle.
-HEADROOM = GIB
 
 #: Told what happens, one line at a time.
 Say = Callable[[str], None]
@@ -221,7 +218,7 @@ def _require_tools() -> None:
 
 
 def _check_room(contents: Contents, folder: Path) -> None:
-    need = HEADROOM
+    need = DISK_HEADROOM_BYTES
     for weights in contents.weights:
         dest = _directory(folder, weights)
         there = _used(dest) + _used(partial_of(dest))
@@ -232,7 +229,8 @@ def _check_room(contents: Contents, folder: Path) -> None:
     if free < need:
         raise RoostError(
             f"{folder}: not enough room for the bundle",
-            why=f"{need:,} bytes are to come ({HEADROOM:,} of them headroom), {free:,} are free",
+            why=f"{need:,} bytes are to come ({DISK_HEADROOM_BYTES:,} of them headroom), "
+            f"{free:,} are free",
             fix="free space, or name a directory on a larger disk (--to)",
         )
 
@@ -246,7 +244,6 @@ def _fetch_weights(weights: Weights, hub: str | None, folder: Path) -> None:
         "repo_id": weights.repo,
         "revision": weights.revision,
         "dest": str(_directory(folder, weights)),
-        "headroom": HEADROOM,
     }
     if hub is not None:
         params["endpoint"] = hub

@@ -17,15 +17,12 @@ from roost.deployment import Deployment, Requirements
 from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts
 from roost.launch import CONTAINER
-from roost.onhost import lease
+from roost.onhost import DISK_HEADROOM_BYTES, lease
 from roost.pins import BUILD_LABEL
-from roost.units import GIB, MIB, size
+from roost.units import MIB, size
 
 #: Layers are stored unpacked; engines of this kind take about this many times their packed size.
 UNPACKED_RATIO = 2.5
-
-#: Left free after weights and image, so that logs and releases still have room.
-DISK_HEADROOM_BYTES = 1 * GIB
 
 #: A card may report a little less than its profile (firmware, ECC, carve-outs).
 MEMORY_TOLERANCE = 0.97

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.unit import snapshots
 from tests.unit.faulty import Faulty
-from tests.unit.plugins import task
+from tests.unit.plugins import ROOT, task
 from tests.unit.snapshots import FIRST, SECOND, TENSOR, TOKEN, Site, content, hf_snapshot, shard
 
+from roost.onhost import DISK_HEADROOM_BYTES
 from roost.onhost.weights import patience
 from roost.plan.checkpoint import verify_directory
 
@@ -73,7 +75,17 @@ def test_ansible_carries_all_of_it_to_a_host(site: Site) -> None:
     arguments = {name: value for name, value in site.params().items() if value is not None}
     assert task("hf_snapshot", arguments)["bytes"] == site.bytes
     assert site.is_whole()
-    assert task("hf_snapshot", arguments)["present"]
+    del arguments["headroom"]
+    again = task("hf_snapshot", arguments)
+    assert again["present"]
+    assert again["invocation"]["module_args"]["headroom"] == DISK_HEADROOM_BYTES
+
+
+def test_the_headroom_that_is_documented_is_the_one_that_is_kept() -> None:
+    options = yaml.safe_load(hf_snapshot.DOCUMENTATION)["options"]
+    assert options["headroom"]["default"] == DISK_HEADROOM_BYTES
+    page = (ROOT / "docs" / "weights.md").read_text()
+    assert f"{DISK_HEADROOM_BYTES // 2**30} GiB of headroom" in page
 
 
 def test_names_that_mean_something_in_an_address(site: Site) -> None:

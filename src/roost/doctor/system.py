@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from roost import preflight
 from roost.doctor.check import Check, Severity, judged, unseen
 from roost.hosts import HostFacts
 from roost.launch import CONTAINER
+from roost.onhost import DISK_HEADROOM_BYTES
 from roost.units import GIB, size
 
 #: MemAvailable below which a machine whose GPU shares it begins to swap and hang (source 001 tells
@@ -146,9 +146,9 @@ def disks(facts: HostFacts) -> Iterator[Check]:
             places.setdefault(mount, (free, []))[1].append(what)
     for mount, (free, uses) in places.items():
         engine = {"models", "Docker"} & set(uses)
-        full = free < preflight.DISK_HEADROOM_BYTES
+        full = free < DISK_HEADROOM_BYTES
         low = bool(engine) and free < LOW_DISK_BYTES
-        wanted = LOW_DISK_BYTES if engine else preflight.DISK_HEADROOM_BYTES
+        wanted = LOW_DISK_BYTES if engine else DISK_HEADROOM_BYTES
         yield judged(
             "disk",
             "fail" if full else "warn" if low else None,

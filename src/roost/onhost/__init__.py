@@ -14,3 +14,5 @@ RELEASES = "/var/lib/roost/releases"
 WATCHDOG_STATE = "/var/lib/roost/watchdog"
 #: What does not outlive a reboot: locks and notes.
 RUNTIME = "/run/roost"
+#: Bytes that stay free where weights and images are put, so that logs and releases still have room.
+DISK_HEADROOM_BYTES = 2**30
