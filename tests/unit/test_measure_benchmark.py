@@ -557,7 +557,8 @@ def test_prompts_that_open_a_thinking_block_are_found(
 ) -> None:
     bench.scenario(tail="<|im_start|>assistant\n<think>\n")
     bench.changes = {"chat_template_kwargs": kwargs}
-    evidence, _ = bench.measure()
+    evidence, measured = bench.measure()
+    assert measured.chat_template_kwargs == kwargs
     (check,) = [check for check in evidence.checks if check.id == "thinking"]
     assert check.ok is ok
     assert ("did not take the recipe's arguments" in check.why) is not ok

@@ -488,6 +488,24 @@ def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -
     assert set(tmp_path.iterdir()) == before
 
 
+def test_thinking_on_and_off_are_two_questions(tmp_path: Path) -> None:
+    """Runs from before the arguments of the template were kept are compared as they were."""
+    asked = {"question": "spec-bench-1"}
+    off = measured(0, **asked, chat_template_kwargs={"enable_thinking": False})
+    on = measured(1, **asked, chat_template_kwargs={"enable_thinking": True})
+    before = measured(2, **asked)
+    assert points.parse(points.document(off)).chat_template_kwargs == {"enable_thinking": False}
+    assert points.parse(points.document(before)).chat_template_kwargs is None
+    named = {"off": off, "on": on, "before": before}
+    folders = {name: str(kept(tmp_path / name, one)) for name, one in named.items()}
+    with pytest.raises(UsageError, match="on asked something else than off") as refused:
+        compare.start([folders["off"], folders["on"]], runs_dir=str(tmp_path))
+    assert '{"enable_thinking": true} and {"enable_thinking": false}' in refused.value.why
+    assert "chat_template_kwargs" in refused.value.fix
+    for name in ("off", "on"):
+        compare.start([folders["before"], folders[name]], runs_dir=str(tmp_path))
+
+
 def test_names_are_no_formulas() -> None:
     """A dollar sign begins one for matplotlib, and a folder may have any name."""
     odd = [

@@ -135,10 +135,14 @@ def measure(
     *,
     speed: float = 100.0,
     question: str = "",
+    thinking: bool | None = None,
     **changes: object,
 ) -> Path:
     seed = HOSTS.index(host) * 100 + day
-    made = benchmark(seed, speed=speed, categories=3).model_copy(update={"question": question})
+    kwargs = None if thinking is None else {"enable_thinking": thinking}
+    made = benchmark(seed, speed=speed, categories=3).model_copy(
+        update={"question": question, "chat_template_kwargs": kwargs}
+    )
     return keep(
         site / "runs", f"{day:02}-{host}", made,
         host=host, hardware="cpu", started=NOW + dt.timedelta(days=day), **changes,
@@ -375,6 +379,16 @@ def test_what_asked_something_else_is_beside_nobody(site: Path) -> None:
     checks = look(site)[1]
     assert [key for key, one in checks.items() if not one.ok] == []
     assert checks["drift spark-01 spec-bench"].observed == "none over 2 runs"
+
+
+def test_a_host_that_was_asked_to_think_is_beside_nobody(site: Path) -> None:
+    for host in HOSTS:
+        slow = host == "spark-02"
+        measure(site, host, speed=50.0 if slow else 100.0, thinking=slow)
+    measure(site, "spark-01", 1, thinking=False)
+    outliers = look(site)[1]["outliers spec-bench"]
+    assert outliers.verdict == "pass"
+    assert outliers.why == "left out, asked otherwise than the newest run: spark-02"
 
 
 def test_drift_is_rarely_noise(site: Path) -> None:

@@ -66,7 +66,7 @@ class Plan:
 
     @property
     def question(self) -> str:
-        """What makes two measurements comparable: the suite and the text of the prompts."""
+        """The suite and the text of the prompts; what a deployment adds to them is kept apart."""
         texts = [(cell.id, [prompt.text for prompt in cell.prompts]) for cell in self.cells]
         asked = f"{self.suite.model_dump_json()}{texts}"
         return f"{self.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
@@ -585,6 +585,7 @@ def _conclude(session: Session, broke: str) -> Evidence:
         protocol=session.suite.protocol,
         prompts=session.plan.prompts,
         question=session.plan.question,
+        chat_template_kwargs=session.deployment.chat_template_kwargs,
         complete=not broke,
         cells=session.measured,
     )

@@ -14,6 +14,7 @@ the next.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import shlex
 import statistics as plain
@@ -183,7 +184,8 @@ def load(folders: Sequence[Path]) -> list[Compared]:
     """Read the runs; the first is the baseline.
 
     Raises:
-        UsageError: Fewer than two, the same one twice, or of different suites or prompts.
+        UsageError: Fewer than two, the same one twice, or of different suites, prompts or arguments
+            of the chat template.
         RoostError: A folder is no finished benchmark.
     """
     if len(folders) < 2:
@@ -198,15 +200,22 @@ def load(folders: Sequence[Path]) -> list[Compared]:
             why="their figures mean different things",
         )
     first = found[0]
-    others = [run for run in found if not run.benchmark.asks_as(first.benchmark)]
-    if others:
-        raise UsageError(
-            f"{others[0].name} asked something else than {first.name}",
-            why=f"both are of {suites[0]}, with other prompts or of another version of the suite: "
-            f"{others[0].benchmark.prompts} and {first.benchmark.prompts}",
-            fix="measure one of them again with the prompts of the other (--prompts)",
-        )
+    for run in found:
+        if not run.benchmark.asks_as(first.benchmark):
+            raise _asked_otherwise(run, first)
     return found
+
+
+def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
+    theirs, ours = run.benchmark, first.benchmark
+    why = f"both are of {ours.suite}, with other prompts or of another version of the suite: "
+    why += f"{theirs.prompts} and {ours.prompts}"
+    fix = "measure one of them again with the prompts of the other (--prompts)"
+    if theirs.renders_otherwise(ours):
+        why = "their prompts went through the chat template with other arguments: "
+        why += " and ".join(json.dumps(one.chat_template_kwargs) for one in (theirs, ours))
+        fix = "measure one of them again with the other's chat_template_kwargs in its recipe"
+    return UsageError(f"{run.name} asked something else than {first.name}", why=why, fix=fix)
 
 
 def _read(folder: Path) -> Compared:

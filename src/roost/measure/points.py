@@ -149,6 +149,8 @@ class Benchmark(_Data):
     Attributes:
         question: The suite's name and a hash of it and of the prompts' texts: what two benchmarks
             must share to be compared. Empty in those from before it was kept.
+        chat_template_kwargs: What the prompts were rendered with, such as ``enable_thinking``;
+            none: not known, in those from before it was kept.
         complete: False where the suite was not measured to its end.
     """
 
@@ -156,11 +158,14 @@ class Benchmark(_Data):
     protocol: str
     prompts: str
     question: str = ""
+    chat_template_kwargs: dict[str, bool | str | int] | None = None
     complete: bool
     cells: list[CellPoints]
 
     def asks_as(self, other: Benchmark) -> bool:
-        """Whether both measured the same, for all that is known."""
+        """Whether both asked the same, as far as that is known of both."""
+        if self.renders_otherwise(other):
+            return False
         if self.question and other.question:
             return self.question == other.question
         return (self.suite, self.protocol, self.prompts) == (
@@ -168,6 +173,11 @@ class Benchmark(_Data):
             other.protocol,
             other.prompts,
         )
+
+    def renders_otherwise(self, other: Benchmark) -> bool:
+        """Whether the chat template is known to have had other arguments."""
+        known = self.chat_template_kwargs, other.chat_template_kwargs
+        return None not in known and known[0] != known[1]
 
     def cell(self, cell_id: str) -> CellPoints | None:
         return next((cell for cell in self.cells if cell.id == cell_id), None)
