@@ -762,6 +762,31 @@ def test_a_gpu_that_is_slow_in_every_repetition_is_a_reason() -> None:
     assert throttling.Watch(load((513, 96)).samples[:2], lasted=3.0).marks() == []
 
 
+def test_what_slows_down_a_gpu_that_the_load_does_not_use_is_no_reason() -> None:
+    """The card that draws the screen is hot; the one that serves is not."""
+    hot = "sw thermal slowdown"
+
+    def moments(
+        gpu: str, busy: float | None, *slowed: str, hotter: float
+    ) -> list[throttling.Sample]:
+        return [
+            throttling.Sample(gpu, 2400.0, 20.0, hotter, slowed, at, highest=3003.0, busy=busy)
+            for at in (0.0, 2.0, 4.0)
+        ]
+
+    works = moments("0", 96, hotter=61)
+    for busy in (0, 10):
+        assert throttling.Watch([*works, *moments("1", busy, hot, hotter=92)]).marks() == []
+    # The temperature is that of what was slowed down, and not of the card beside it.
+    slowed = [*moments("0", 96, hot, hotter=88), *moments("1", 0, hotter=95)]
+    assert throttling.Watch(slowed).marks() == [f"the GPU was slowed down ({hot}, 88 °C)"]
+    # A moment in which the load's own GPU had nothing to do is one of the load's all the same.
+    waits = moments("0", 0, hot, hotter=88)[:1]
+    assert throttling.Watch([*waits, *works]).marks() != []
+    # One that does not say how busy it is may be the load's.
+    assert throttling.Watch(moments("1", None, hot, hotter=92)).marks() != []
+
+
 def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:
     marks = throttling.clock_marks([2400.0, 2000.0, None, 2300.0])
     assert marks == ["", "the GPU ran at 2000 MHz, at 2400 MHz in another repetition", "", ""]

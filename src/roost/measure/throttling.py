@@ -110,9 +110,14 @@ class Watch:
         return min(map(statistics.median, told), default=None)
 
     def marks(self) -> list[str]:
-        """Why the load cannot be taken for the machine's own speed."""
-        reasons = sorted({reason for sample in self.samples for reason in sample.slowed})
-        hottest = max((s.temperature for s in self.samples if s.temperature is not None), default=0)
+        """Why the load cannot be taken for the machine's own speed.
+
+        A GPU that was never busy ran none of the load, and what slowed it down did not slow that.
+        """
+        used = {one.gpu for one in self.samples if one.works}
+        samples = [one for one in self.samples if one.gpu in used]
+        reasons = sorted({reason for one in samples for reason in one.slowed})
+        hottest = max((s.temperature for s in samples if s.temperature is not None), default=0)
         found = [f"the GPU was slowed down ({reason}, {hottest:.0f} °C)" for reason in reasons]
         return found + self._stuck()
 
@@ -120,7 +125,7 @@ class Watch:
         """GPUs that worked, and never raised their clocks."""
         shares: dict[str, list[tuple[float, float]]] = {}
         for one in self.samples:
-            if one.clock and one.highest and one.busy is not None and one.busy >= BUSY_PERCENT:
+            if one.clock and one.highest and one.busy is not None and one.works:
                 shares.setdefault(one.gpu, []).append((one.clock, one.highest))
         return [
             f"GPU {gpu} was stuck at {clock:.0f} of {of[0][1]:.0f} MHz; `roost doctor` says what "
