@@ -516,6 +516,37 @@ def test_names_are_no_formulas() -> None:
     assert "<svg" in str(drawn.data)
 
 
+@pytest.mark.parametrize(
+    ("metric", "speed", "length", "verdict"),
+    [
+        ("output_throughput", 70.0, 3.4, "below published (spread unknown)"),
+        ("output_throughput", 130.0, 3.4, "above published (spread unknown)"),
+        ("accept_length", 100.0, 3.42, "near published (spread unknown)"),
+        # Each token took us twice as long, which is no regression either.
+        ("tpot", 100.0, 3.4, "above published (spread unknown)"),
+    ],
+)
+def test_a_published_figure_says_where_ours_lies_and_not_that_it_is_worse(
+    metric: str, speed: float, length: float, verdict: str
+) -> None:
+    values = {"output_throughput": 100.0, "accept_length": 3.4, "tpot": 6.5}
+    (cell,) = measured(1, speed=speed, length=length).cells
+    theirs = Published(metric=metric, value=values[metric], source="source 000", table="gb10")
+    cells = [cell.model_copy(update={"published": [theirs]})]
+    begun = comparison(measured(1, cells=cells), measured(1, cells=cells))
+    assert {gap.verdict for gap in compare.against_published(begun.compared)} == {verdict}
+    evidence = compare.compare(begun, published=True)
+    assert evidence.ok
+    told = [one.source for key, one in evidence.figures.items() if key.endswith("source 000, gb10")]
+    assert [source.partition("; ")[0] for source in told] == [verdict] * 2
+
+
+def test_one_repetition_is_unclear_beside_a_published_figure() -> None:
+    (cell,) = measured(1, repetitions=1).cells
+    (gap,) = compare.against_published(compared(measured(1, cells=[cell])))
+    assert gap.verdict == "unclear"
+
+
 def test_published_figures_are_drawn_beside_the_baseline() -> None:
     begun = compared(measured(1, speed=120.0), measured(2, speed=120.0))
     theirs = compare.against_published(begun)

@@ -519,6 +519,13 @@ def test_a_comparison_and_a_verification_have_charts(tmp_path: Path) -> None:
     low, high = chart.options["Throughput"]["layout"]["xaxis"]["range"]
     assert 0.3 < low < 0.5
     assert 2.4 < high < 2.6
+    source = "below published (spread unknown); b / source 000, gb10"
+    far = Figure(title="Throughput, p", value=0.5, unit="times", source=source, low=0.4, high=0.6)
+    keep(tmp_path, "4", notebook="compare", figures={"x": far})
+    (chart,) = charts.of_run(store.read(tmp_path / "4"))
+    (only,) = chart.options["Throughput: b / source 000, gb10"]["data"]
+    assert only["meta"] == "--quiet"
+    assert chart.caption.endswith("Grey is a ratio to a published figure, whose spread is unknown.")
     (chart,) = charts.of_run(other)
     assert chart.alt.endswith("this run 60%, 30%")
 

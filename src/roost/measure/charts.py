@@ -33,7 +33,7 @@ def ratios(gaps: Sequence[Gap], tolerance: float) -> HTML:
     """One panel a metric: each point's ratio with its interval, and the band of the tolerance.
 
     All panels share a scale: a gap of 2 % looks the same in each. Ratios to anything but the first
-    one's baseline are to published figures, and open.
+    one's baseline are to published figures: open, and grey however large they are.
     """
     baseline = gaps[0].baseline
     others = {gap.other for gap in gaps}

@@ -43,6 +43,14 @@ SPEED = "output_throughput"
 ALL = "all points"
 
 Verdict = Literal["worse", "better", "no difference", "within tolerance", "unclear"]
+#: Where ours lies beside a published figure. That one comes without a spread, so whatever lies
+#: between them may be its noise: ours is not worse for it, nor better.
+BesidePublished = Literal[
+    "above published (spread unknown)",
+    "below published (spread unknown)",
+    "near published (spread unknown)",
+    "unclear",
+]
 
 
 @dataclass(frozen=True)
@@ -122,7 +130,7 @@ class Gap:
     baseline: str
     other: str
     value: Estimate
-    verdict: Verdict
+    verdict: Verdict | BesidePublished
 
     def __str__(self) -> str:
         percent = (self.value.value - 1) * 100
@@ -229,14 +237,24 @@ def _read(folder: Path) -> Compared:
 
 def judge(ratio: Estimate, metric: Metric, tolerance: float = TOLERANCE) -> Verdict:
     """What a ratio to the baseline says."""
+    where = _where(ratio, tolerance)
+    if where == "unclear":
+        return "unclear"
+    if where == "near":
+        return "within tolerance" if ratio.excludes(1.0) else "no difference"
+    return "better" if (where == "above") == (metric.better == "higher") else "worse"
+
+
+def _where(ratio: Estimate, tolerance: float) -> Literal["above", "below", "near", "unclear"]:
+    """Where a ratio lies beside 1, as far as its interval tells."""
     if ratio.low is None or ratio.high is None:
         return "unclear"
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
-        return "within tolerance" if ratio.excludes(1.0) else "no difference"
+        return "near"
     # An interval from half to twice is no sign that both are alike, nor one from 1.00 to 1.09.
     if not ratio.excludes(1.0) or abs(ratio.value - 1) <= tolerance:
         return "unclear"
-    return "better" if (ratio.value > 1) == (metric.better == "higher") else "worse"
+    return "above" if ratio.value > 1 else "below"
 
 
 def gaps(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
@@ -282,7 +300,7 @@ def between(
 
 
 def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE) -> list[Gap]:
-    """Every run against the published figures of its points, which have no interval themselves."""
+    """Every run against the published figures of its points; the intervals are ours alone."""
     found = []
     for run in compared:
         for cell in run.benchmark.cells:
@@ -294,10 +312,19 @@ def against_published(compared: Sequence[Compared], tolerance: float = TOLERANCE
                 low = None if ours.low is None else ours.low / one.value
                 high = None if ours.high is None else ours.high / one.value
                 ratio = Estimate(ours.value / one.value, low, high, ours.n)
-                verdict = judge(ratio, metric, tolerance)
+                verdict = _beside_published(ratio, tolerance)
                 source = f"{one.source}, {one.table}"
                 found.append(Gap(cell.id, metric, source, run.name, ratio, verdict))
     return found
+
+
+def _beside_published(ratio: Estimate, tolerance: float) -> BesidePublished:
+    said: dict[str, BesidePublished] = {
+        "above": "above published (spread unknown)",
+        "below": "below published (spread unknown)",
+        "near": "near published (spread unknown)",
+    }
+    return said.get(_where(ratio, tolerance), "unclear")
 
 
 def points_to(found: Sequence[Gap], tolerance: float = TOLERANCE) -> str:
@@ -345,8 +372,8 @@ def _cause(decisive: Mapping[str, Gap], tolerance: float) -> str:
 def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
     """Judge every run against the first: one check each point, failed where it is worse.
 
-    Published figures are shown and never judged: prompts, versions and machines differ from ours
-    in more than a table tells.
+    Published figures are shown and never judged: their spread is unknown, and prompts, versions
+    and machines differ from ours in more than a table tells.
     """
     evidence = Evidence()
     compared, tolerance = comparison.compared, comparison.tolerance

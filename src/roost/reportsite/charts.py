@@ -372,9 +372,11 @@ def _ratio(name: str, found: Sequence[Figure], to: str, ends: tuple[float, float
         },
     }
     said = "; ".join(f"{row(figure)} {figure.value:.3f}, {figure.source}" for figure in found)
+    published = any("published" in figure.source.partition(";")[0] for figure in found)
+    grey = "a ratio to a published figure, whose spread is unknown"
     return Chart(
-        "Bars are intervals, where there are any; one that ends at the edge goes on. Grey is no "
-        "difference beyond noise.",
+        "Bars are intervals, where there are any; one that ends at the edge goes on. Grey is "
+        f"{grey if published else 'no difference beyond noise'}.",
         f"{name}, ratios to {to}: {said}",
         {name: {"data": [one for one in traces if one["x"]], "layout": layout}},
         height=_AROUND + 30 + _ROW * max(len(found), 3),
