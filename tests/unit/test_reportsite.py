@@ -30,6 +30,7 @@ from roost.errors import RoostError, UsageError
 from roost.measure import charts as notebook_charts
 from roost.measure import store, throttling
 from roost.measure.checks import Check, Figure
+from roost.measure.kept import Kept
 from roost.measure.throttling import Sample, Watch
 from roost.parquet import Table
 from roost.reportsite import charts, making, pages, publish, reuse
@@ -589,7 +590,7 @@ def made_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     made = set()
     run = pages.run
 
-    def noted(kept: store.Kept, *rest: Any) -> tuple[str, list[str]]:
+    def noted(kept: Kept, *rest: Any) -> tuple[str, list[str]]:
         made.add(kept.name)
         return run(kept, *rest)
 
@@ -630,8 +631,10 @@ def test_what_a_page_could_not_show_is_told_and_read_again(
 
     told: list[str] = []
     with monkeypatch.context() as patch:
-        reader = (notebooks, "render") if file == runs.EXECUTED else (store, "read_parquet")
-        patch.setattr(*reader, broken)
+        reader = "measure.kept.read_parquet"
+        if file == runs.EXECUTED:
+            reader = "reportsite.notebook.render"
+        patch.setattr(f"roost.{reader}", broken)
         built = reportsite.build(root, root.parent / "site", say=told.append)
     problem = f"1-spark-01/{file}: cannot be read (Input/output error)"
     assert built.problems == told == [problem]
@@ -741,10 +744,10 @@ def test_a_page_is_made_again_when_a_run_within_ends_otherwise(
 
 def test_one_run_at_a_time_is_in_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     keep(root, "3-more", benchmark(3))
-    alive: list[weakref.ref[store.Kept]] = []
+    alive: list[weakref.ref[Kept]] = []
     read = store.read
 
-    def noted(*given: Any) -> store.Kept:
+    def noted(*given: Any) -> Kept:
         gc.collect()
         # The one before may still have a name.
         assert sum(ref() is not None for ref in alive) <= 1

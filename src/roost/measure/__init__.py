@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roost.measure.store import Frames
+    from roost.measure.frames import Frames
 
 
 def load_runs(root: Any = "runs", **options: Any) -> Frames:
-    """Every kept run as data frames; :func:`roost.measure.store.load_runs` says what it takes."""
+    """Every kept run as data frames; :func:`roost.measure.frames.load_runs` says what it takes."""
     # Imported when it is called: who only reads counters needs no pandas.
-    from roost.measure import store
+    from roost.measure import frames
 
-    return store.load_runs(root, **options)
+    return frames.load_runs(root, **options)

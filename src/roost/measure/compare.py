@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 from roost import runs
 from roost.errors import RoostError, UsageError
-from roost.measure import points, statistics, throttling
+from roost.measure import points, statistics, store, throttling
 from roost.measure.checks import Check, Evidence, Figure, unseen
 from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
@@ -227,9 +227,6 @@ def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
 
 
 def _read(folder: Path) -> Compared:
-    # Brings pandas along, which no judging of figures needs.
-    from roost.measure import store
-
     # In this order: the first says best what the folder lacks.
     benchmark = points.read(folder)
     return Compared(folder, runs.read(folder), benchmark, store.read(folder).facts())

@@ -34,9 +34,9 @@ from roost.inventory import Host, Inventory
 from roost.measure import compare, points, store
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import DECISIVE, TOLERANCE
+from roost.measure.kept import Kept, KeptResult
 from roost.measure.points import Benchmark, Metric
 from roost.measure.statistics import CONFIDENCE
-from roost.measure.store import Kept, KeptResult
 from roost.root import repository_root
 from roost.runs import Pins, Result
 

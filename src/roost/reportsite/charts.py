@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roost.measure.checks import Figure
+from roost.measure.kept import Kept
 from roost.measure.points import Benchmark, CellPoints, Metric, metric
-from roost.measure.store import Kept
 from roost.reportsite.rows import SHOWN
 
 #: Pixels of a row in a chart with one row a point, and of what is around the rows.

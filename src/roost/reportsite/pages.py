@@ -30,7 +30,7 @@ import roost
 from roost import report, runs
 from roost.errors import RoostError
 from roost.measure import points, store
-from roost.measure.store import Kept, KeptResult
+from roost.measure.kept import Kept, KeptResult
 from roost.reportsite import charts, notebook
 from roost.reportsite import rows as run_rows
 from roost.reportsite.rows import SHOWN, Row, address

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
+from roost.measure.kept import Kept
 from roost.measure.points import metric
-from roost.measure.store import OF_A_HOST, Kept
+from roost.measure.store import OF_A_HOST
 
 #: The metrics of the table of benchmarks and of what is drawn over time; decode speed is TPOT
 #: again, the accept rate follows the length.
