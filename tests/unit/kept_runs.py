@@ -76,6 +76,7 @@ def benchmark(
         suite="spec-bench",
         protocol="one user, 20 warm-ups",
         prompts="roost's own: spec-bench",
+        chat_template_kwargs={"enable_thinking": False},
         complete=True,
         cells=[
             CellPoints(

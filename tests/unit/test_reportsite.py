@@ -118,7 +118,7 @@ def test_each_figure_can_be_traced(root: Path) -> None:
     site = build(root)
     html = Html((site / "runs" / "1-spark-01.html").read_text())
     for fact in (
-        "spec-bench: one user, 20 warm-ups",  # protocol
+        "spec-bench: one user, 20 warm-ups", '{"enable_thinking": false}',  # protocol
         f"i@{DIGEST}", "m@1", "d@2", "roost.lock.yml",  # lock
         "0.24.0", "NVIDIA GB10, driver 580.95.05", "6.14.0-1015-nvidia",  # engine and host
         "vllm serve /model --max-num-seqs 8", "VLLM_X=1",  # settings

@@ -181,6 +181,7 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         rows += [
             ("Protocol", f"{kept.benchmark.suite}: {kept.benchmark.protocol}{whole}"),
             ("Prompts", kept.benchmark.prompts),
+            ("Chat template", _arguments(kept.benchmark.chat_template_kwargs) or unknown),
         ]
     if kept.result is not None:
         lock = kept.result.lock
@@ -207,6 +208,13 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         rows.append(("Machine", f"{unknown}{f': {why}' if why else ''}"))
     rows.append(("Folder", kept.name))
     return list(dict.fromkeys((name, text) for name, text in rows if text))
+
+
+def _arguments(of_template: Mapping[str, Any] | None) -> str:
+    """What the chat template was given, in words; nothing where that is not known."""
+    if of_template is None:
+        return ""
+    return json.dumps(of_template, ensure_ascii=False) if of_template else "without arguments"
 
 
 def _said(error: RoostError, kept: Kept) -> str:
