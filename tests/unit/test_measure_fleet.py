@@ -22,9 +22,10 @@ from roost import notebooks_cli, runs
 from roost.errors import RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.inventory import Connection, Host, Inventory
-from roost.measure import fleet, points
+from roost.measure import points
 from roost.measure.checks import Check
-from roost.measure.fleet import Fleet
+from roost.measure.fleet import drift, judging, looking, outliers, rows
+from roost.measure.fleet.looking import Fleet
 from roost.runs import Pins
 
 SPEED = points.metric("output_throughput")
@@ -42,31 +43,31 @@ def ratios(seed: int, hosts: int, change: float = 1.0, spread: float = 0.015) ->
 @pytest.mark.parametrize(("hosts", "found"), [(5, 0.95), (6, 0.98), (12, 0.99)])
 def test_a_slow_host_is_found_and_noise_is_not(hosts: int, found: float) -> None:
     """500 classes each, with 1.5 % between hosts."""
-    slow = [fleet.judge(ratios(seed, hosts, 0.85), SPEED) for seed in range(500)]
+    slow = [outliers.judge(ratios(seed, hosts, 0.85), SPEED) for seed in range(500)]
     assert sum(one["h0"] == "worse" for one in slow) >= found * 500
-    quiet = [fleet.judge(ratios(seed, hosts), SPEED) for seed in range(500)]
+    quiet = [outliers.judge(ratios(seed, hosts), SPEED) for seed in range(500)]
     assert sum(set(one.values()) != {"as its class"} for one in quiet) <= 0.01 * 500
 
 
 def test_four_hosts_are_no_class() -> None:
-    assert set(fleet.judge(ratios(1, 4, 0.5), SPEED).values()) == {"too few hosts"}
+    assert set(outliers.judge(ratios(1, 4, 0.5), SPEED).values()) == {"too few hosts"}
 
 
 def test_which_way_is_worse_and_what_is_too_little() -> None:
-    assert fleet.judge(ratios(1, 8, 1.2), SPEED)["h0"] == "better"
-    assert fleet.judge(ratios(1, 8, 1.2), TIME)["h0"] == "worse"
+    assert outliers.judge(ratios(1, 8, 1.2), SPEED)["h0"] == "better"
+    assert outliers.judge(ratios(1, 8, 1.2), TIME)["h0"] == "worse"
     alike = dict.fromkeys("abcdefg", 1.0)
     # Beyond any spread, and still not worth a word.
-    assert fleet.judge({**alike, "x": 0.96}, SPEED)["x"] == "as its class"
-    assert fleet.judge({**alike, "x": 0.94}, SPEED)["x"] == "worse"
+    assert outliers.judge({**alike, "x": 0.96}, SPEED)["x"] == "as its class"
+    assert outliers.judge({**alike, "x": 0.94}, SPEED)["x"] == "worse"
 
 
 def test_the_median_is_of_what_several_measured() -> None:
-    found = fleet.to_median(
+    found = outliers.to_median(
         {"a": {"p": 10.0, "q": 20.0}, "b": {"p": 20.0, "q": 20.0}, "c": {"p": 30.0, "r": 1.0}}
     )
     assert found == {"a": pytest.approx(0.75), "b": 1.0, "c": 1.5}
-    assert fleet.to_median({"a": {"p": 1.0}}) == {}
+    assert outliers.to_median({"a": {"p": 1.0}}) == {}
 
 
 @pytest.mark.parametrize(
@@ -80,12 +81,12 @@ def test_the_median_is_of_what_several_measured() -> None:
     ],
 )
 def test_probabilities_of_an_order(series: list[float], p: float) -> None:
-    assert fleet.mann_kendall(series) == pytest.approx(p)
+    assert drift.mann_kendall(series) == pytest.approx(p)
 
 
 def test_as_often_as_orders_themselves_say() -> None:
     orders = list(itertools.permutations(range(6)))
-    significant = sum(fleet.mann_kendall(order) < 0.05 for order in orders)
+    significant = sum(drift.mann_kendall(order) < 0.05 for order in orders)
     # Tables of Kendall's S for six values: |S| >= 13 has p = 0.0167, |S| >= 11 has 0.0556.
     assert significant == round(0.016667 * len(orders))
 
@@ -95,14 +96,14 @@ def test_a_year_of_daily_runs_is_no_longer_to_wait_for() -> None:
     draw = random.Random(5)  # noqa: S311
     for n in (8, 30, 40):
         values = [at / n + draw.gauss(0, 1) for at in range(n)]
-        counted = fleet.mann_kendall(values)
+        counted = drift.mann_kendall(values)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(fleet, "_COUNTED", 7)
-            assert fleet.mann_kendall(values) == pytest.approx(
+            patch.setattr(drift, "_COUNTED", 7)
+            assert drift.mann_kendall(values) == pytest.approx(
                 counted, abs=0.02 if n == 8 else 0.002
             )
     began = time.thread_time()  # not what a busy machine does meanwhile
-    assert fleet.mann_kendall([draw.random() for _ in range(365)]) > 0.001
+    assert drift.mann_kendall([draw.random() for _ in range(365)]) > 0.001
     assert time.thread_time() - began < 10
 
 
@@ -121,9 +122,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs").mkdir()
     hosts = {name: Host(name, variables, Connection("127.0.0.1", local=True)) for name in HOSTS}
     monkeypatch.setattr(
-        fleet.inventories,
+        looking.inventories,
         "load",
-        lambda path: Inventory(fleet.inventories.resolve_path(path), hosts),
+        lambda path: Inventory(looking.inventories.resolve_path(path), hosts),
     )
     return tmp_path
 
@@ -150,8 +151,8 @@ def measure(
 
 
 def look(site: Path, **changes: object) -> tuple[Fleet, dict[str, Check]]:
-    begun = fleet.start(str(site / "hosts.yml"), runs_dir=str(site / "runs"), **changes)
-    evidence = fleet.check(begun)
+    begun = looking.start(str(site / "hosts.yml"), runs_dir=str(site / "runs"), **changes)
+    evidence = judging.check(begun)
     begun.finish(evidence)
     return begun, {check.id: check for check in evidence.checks}
 
@@ -172,7 +173,7 @@ def test_a_fleet_that_is_well(site: Path) -> None:
     key = f"spark-01.spec-bench.output_throughput/{CLASS}"
     assert result.figures[key].value == pytest.approx(1, abs=0.05)
     assert "00-spark-01 against the median of 6 hosts" in result.figures[key].source
-    (row, *_) = fleet.rows(begun)
+    (row, *_) = rows.of_hosts(begun)
     assert row["benchmarked"] == "2026-11-29, passed"
     assert row["verified"] == "never"
     # The made-up pins of the runs are not the made-up pins of the lock.
@@ -189,10 +190,10 @@ def test_an_outlier_a_mixed_class_and_a_host_without_runs(site: Path) -> None:
         if slow:
             (folder / "host.json").write_text(host_json(driver="570.86"))
     _, checks = look(site)
-    outliers = checks["outliers spec-bench"]
-    assert not outliers.ok
-    assert "spark-03 throughput of all users -1" in outliers.observed
-    assert "spark-01" not in outliers.observed
+    check = checks["outliers spec-bench"]
+    assert not check.ok
+    assert "spark-03 throughput of all users -1" in check.observed
+    assert "spark-01" not in check.observed
     image = checks["same image"]
     assert not image.ok
     assert image.observed.endswith("sha256:6: spark-03")
@@ -226,12 +227,12 @@ def test_too_few_hosts_are_shown_and_not_judged(site: Path) -> None:
     for host, speed in zip(HOSTS[:4], (100, 100, 100, 50), strict=True):
         measure(site, host, speed=speed)
     begun, checks = look(site)
-    outliers = checks["outliers spec-bench"]
+    check = checks["outliers spec-bench"]
     # Nothing is shown of four hosts, least of all that none of them is slow.
-    assert outliers.verdict == "not seen"
-    assert outliers.observed.startswith("furthest behind: spark-04 t")
-    assert outliers.why == "4 of the 5 hosts that an outlier needs; no verdict"
-    assert {one.verdict for one in fleet.standings(begun)} == {"too few hosts"}
+    assert check.verdict == "not seen"
+    assert check.observed.startswith("furthest behind: spark-04 t")
+    assert check.why == "4 of the 5 hosts that an outlier needs; no verdict"
+    assert {one.verdict for one in outliers.standings(begun)} == {"too few hosts"}
 
 
 def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
@@ -351,9 +352,9 @@ def test_who_was_asked_otherwise_is_named(site: Path) -> None:
     for host in HOSTS:
         measure(site, host, question="spec-bench-old")
     measure(site, "spark-01", 1, question="spec-bench-new")
-    outliers = look(site)[1]["outliers spec-bench"]
-    assert outliers.verdict == "not seen"
-    assert "left out, asked otherwise than the newest run: spark-02, spark-03" in outliers.why
+    check = look(site)[1]["outliers spec-bench"]
+    assert check.verdict == "not seen"
+    assert "left out, asked otherwise than the newest run: spark-02, spark-03" in check.why
 
 
 def test_runs_that_share_no_point_have_no_trend(site: Path) -> None:
@@ -363,8 +364,8 @@ def test_runs_that_share_no_point_have_no_trend(site: Path) -> None:
         keep(site / "runs", f"{day}", one, hardware="cpu", started=NOW + dt.timedelta(days=day))
     keep(site / "runs", "9", benchmark(9, categories=2), host="spark-02", hardware="cpu")
     begun, _ = look(site)
-    rows = fleet.beside(begun, fleet.standings(begun))
-    assert {row["trend"] for row in rows if row["host"] == "spark-01"} == {
+    found = rows.of_standings(begun, outliers.standings(begun))
+    assert {row["trend"] for row in found if row["host"] == "spark-01"} == {
         "its runs share no point"
     }
 
@@ -386,9 +387,9 @@ def test_a_host_that_was_asked_to_think_is_beside_nobody(site: Path) -> None:
         slow = host == "spark-02"
         measure(site, host, speed=50.0 if slow else 100.0, thinking=slow)
     measure(site, "spark-01", 1, thinking=False)
-    outliers = look(site)[1]["outliers spec-bench"]
-    assert outliers.verdict == "pass"
-    assert outliers.why == "left out, asked otherwise than the newest run: spark-02"
+    check = look(site)[1]["outliers spec-bench"]
+    assert check.verdict == "pass"
+    assert check.why == "left out, asked otherwise than the newest run: spark-02"
 
 
 def test_drift_is_rarely_noise(site: Path) -> None:
@@ -434,8 +435,8 @@ def test_hosts_are_asked_only_when_they_should_be(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(site, "spark-01")
-    asked = fleet.asking.facts
-    monkeypatch.setattr(fleet.asking, "facts", lambda *_: pytest.fail("asked"))
+    asked = looking.asking.facts
+    monkeypatch.setattr(looking.asking, "facts", lambda *_: pytest.fail("asked"))
     look(site)
 
     def facts(remote: object, host: Host) -> HostFacts:
@@ -443,10 +444,10 @@ def test_hosts_are_asked_only_when_they_should_be(
             raise RoostError("spark-06: cannot connect", why="no route to host")
         return asked(remote, host)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(fleet.asking, "facts", facts)
+    monkeypatch.setattr(looking.asking, "facts", facts)
     begun, checks = look(site, live=True)
     assert checks["reached spark-01"].ok
-    assert "kernel" in fleet.rows(begun)[0]["now"]
+    assert "kernel" in rows.of_hosts(begun)[0]["now"]
     assert not checks["reached spark-06"].ok
     assert checks["reached spark-06"].observed == "not reached: spark-06: cannot connect"
     assert checks["reached spark-06"].why == "no route to host"
@@ -466,7 +467,7 @@ def test_hosts_are_asked_only_when_they_should_be(
 def test_wrong_parameters(given: dict[str, object], message: str, site: Path) -> None:
     parameters = {"inventory": str(site / "hosts.yml"), "runs_dir": str(site / "runs"), **given}
     with pytest.raises(UsageError, match=message):
-        fleet.start(**parameters)  # type: ignore[arg-type]
+        looking.start(**parameters)  # type: ignore[arg-type]
     assert not list((site / "runs").iterdir())
 
 

@@ -17,7 +17,7 @@ from roost.measure.compare import DECISIVE, Gap
 from roost.measure.points import METRICS, Benchmark
 
 if TYPE_CHECKING:
-    from roost.measure.fleet import Standing
+    from roost.measure.fleet.outliers import Standing
     from roost.tuning import Dot
 
 _COLOURS = {"worse": "#a3201c", "better": "#17663a"}
