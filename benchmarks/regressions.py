@@ -41,8 +41,9 @@ from roost import ssh
 from roost.errors import RoostError
 from roost.inventory import Connection, Host
 from roost.lab.standins import engine_standin
-from roost.measure import benchmark, compare, points
-from roost.measure.benchmark import Plan
+from roost.measure import compare, points
+from roost.measure.benchmark import measuring
+from roost.measure.benchmark.planning import Plan
 from roost.measure.checks import Target
 from roost.measure.client import Client
 from roost.measure.compare import Compared, Gap
@@ -156,7 +157,7 @@ class Machine:
             tempfile.TemporaryDirectory() as kept,
         ):
             target = Target(host, self.deployment, remote, client=client)
-            found = benchmark.measure(target, self.plan, folder=Path(kept), say=lambda _: None)
+            found = measuring.measure(target, self.plan, folder=Path(kept), say=lambda _: None)
         if not found.ok:
             raise RoostError(
                 f"{kind.name}: the benchmark failed",

@@ -24,13 +24,12 @@ from roost.deployment import Deployment
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.experiment import Experiment, Tried, Variant
 from roost.inventory import Host
-from roost.measure import benchmark as benchmarking
 from roost.measure import choices, compare, points, statistics
-from roost.measure.benchmark import shown
+from roost.measure.benchmark import planning
 from roost.measure.checks import Check, Evidence, Figure
 from roost.measure.compare import TOLERANCE
 from roost.measure.points import Benchmark, CellPoints
-from roost.measure.statistics import Estimate
+from roost.measure.statistics import Estimate, shown
 from roost.plan import planner
 from roost.root import repository_root
 
@@ -211,7 +210,7 @@ def start(
     asked = _axes(runs.mapping("vary", vary))
     most, allowed = _number("points", points, least=1), runs.fraction("tolerance", tolerance)
     most_hours = None if hours is None else _number("hours", hours)
-    known = sorted({cell.concurrency for cell in benchmarking.plan(suite, prompts).cells})
+    known = sorted({cell.concurrency for cell in planning.plan(suite, prompts).cells})
     if users is not None and users not in known:
         raise UsageError(
             f"parameter users is {users!r}, which the suite does not measure",

@@ -28,7 +28,16 @@ from tests.unit.stand_in_engine import Container, Engine
 from roost import runs, ssh
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
-from roost.measure import benchmark, harness, metrics, points, reconnecting, throttling
+from roost.measure import harness, metrics, points, reconnecting, throttling
+from roost.measure.benchmark import (
+    accounting,
+    concluding,
+    measuring,
+    planning,
+    rendering,
+    repeating,
+)
+from roost.measure.benchmark.session import Session
 from roost.measure.client import Client, EngineError
 from roost.measure.harness import HarnessResult, Request
 from roost.measure.metrics import Reading, SpecCounters
@@ -62,8 +71,8 @@ class Bench:
         host = Host("host-01", {}, Connection(address="127.0.0.1", local=True))
         with reach(host, resolved) as target:
             target.remote = self.through(target.reached())
-            evidence = benchmark.measure(
-                target, benchmark.plan(suite), folder=self.folder, say=self.said.append
+            evidence = measuring.measure(
+                target, planning.plan(suite), folder=self.folder, say=self.said.append
             )
         return evidence, points.of(evidence)
 
@@ -389,7 +398,7 @@ def test_a_host_that_cannot_be_cleared_hides_no_reason(
         raise ssh.SshError("host-01: cannot connect")
 
     bench.engine.chat_status = 500
-    monkeypatch.setattr(benchmark, "_clear", unreachable)
+    monkeypatch.setattr(rendering, "_clear", unreachable)
     assert "HTTP 500" in failed(bench.measure()[0])["suite"]
 
 
@@ -591,10 +600,10 @@ def test_all_users_warm_up(tmp_path: Path) -> None:
     """prompt-style has four warm-ups and sixteen users: a batch of sixteen is met by them."""
     together = threading.Barrier(16, timeout=120)
     client: Any = SimpleNamespace(chat=lambda *_, **__: together.wait())
-    planned = benchmark.plan("prompt-style")
+    planned = planning.plan("prompt-style")
     cell = next(one for one in planned.cells if one.concurrency == 16)
     target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)
-    benchmark._warm_up(benchmark.Session(target, planned, [cell], tmp_path, lambda _: None), cell)
+    repeating._warm_up(Session(target, planned, [cell], tmp_path, lambda _: None), cell)
     assert together.n_waiting == 0
 
 
@@ -604,11 +613,11 @@ def test_a_published_figure_is_of_drafts_as_deep(
 ) -> None:
     """The author's figures are of K=4: with 8 more is accepted, which is no better drafter."""
     resolved = deployment(tmp_path, "gb10", settings=settings)
-    planned = benchmark.plan("spec-bench")
+    planned = planning.plan("spec-bench")
     cell = next(one for one in planned.cells if one.id == "coding-c1")
     target = Target(Host("h", {}, Connection("h")), resolved)
-    session = benchmark.Session(target, planned, [cell], tmp_path, print)
-    assert len(benchmark._points(session, cell, []).published) == figures
+    session = Session(target, planned, [cell], tmp_path, print)
+    assert len(repeating._points(session, cell, []).published) == figures
 
 
 @pytest.mark.parametrize(
@@ -623,7 +632,7 @@ def test_a_published_figure_is_of_drafts_as_deep(
     ],
 )
 def test_how_deep_a_command_drafts(command: list[str], depth: int | None) -> None:
-    assert benchmark._depth(command) == depth
+    assert repeating._depth(command) == depth
 
 
 def test_the_depth_that_runs_is_what_published_figures_are_matched_with(tmp_path: Path) -> None:
@@ -633,10 +642,10 @@ def test_the_depth_that_runs_is_what_published_figures_are_matched_with(tmp_path
     assert command != resolved.spec.command
     spec = resolved.spec.model_copy(update={"command": command})
     target = Target(Host("h", {}, Connection("h")), resolved.model_copy(update={"spec": spec}))
-    planned = benchmark.plan("spec-bench")
+    planned = planning.plan("spec-bench")
     cell = next(one for one in planned.cells if one.id == "coding-c1")
-    session = benchmark.Session(target, planned, [cell], tmp_path, print)
-    assert benchmark._points(session, cell, []).published == []
+    session = Session(target, planned, [cell], tmp_path, print)
+    assert repeating._points(session, cell, []).published == []
 
 
 @pytest.mark.parametrize(
@@ -646,9 +655,9 @@ def test_users_that_wait_in_a_queue_are_told(users: int, says: str, tmp_path: Pa
     """Two 5070 Ti serve two at a time: the others' time to the first token is not the engine's."""
     resolved = deployment(tmp_path, "rtx5070ti-x2")
     target = Target(Host("h", {}, Connection("h")), resolved)
-    session = benchmark.Session(target, benchmark.plan("smoke"), [], tmp_path, print)
+    session = Session(target, planning.plan("smoke"), [], tmp_path, print)
     cell = CellPoints(id="a", category="a", concurrency=users, repetitions=[], published=[])
-    benchmark._judge_cell(session, cell)
+    concluding._judge_cell(session, cell)
     (check,) = session.evidence.checks
     assert check.why.startswith(says)
     assert bool(check.why) == bool(says)
@@ -804,12 +813,12 @@ def test_a_repetition_at_another_clock_is_made_up_for(
             clock=next(clocks), raw="", marks=[],
         )  # fmt: skip
 
-    monkeypatch.setattr(benchmark, "_repeat", repeat)
-    monkeypatch.setattr(benchmark, "_warm_up", lambda *_: None)
-    planned = benchmark.plan("spec-bench")
+    monkeypatch.setattr(repeating, "_repeat", repeat)
+    monkeypatch.setattr(repeating, "_warm_up", lambda *_: None)
+    planned = planning.plan("spec-bench")
     target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
-    session = benchmark.Session(target, planned, planned.cells[:1], tmp_path, lambda _: None)
-    benchmark._measure_cell(session, session.cells[0])
+    session = Session(target, planned, planned.cells[:1], tmp_path, lambda _: None)
+    repeating.measure_cell(session, session.cells[0])
     (cell,) = session.measured
     assert (len(cell.repetitions), len(cell.clean)) == (4, 3)
 
@@ -823,18 +832,18 @@ def test_counters_explain_what_the_harness_counted_or_not() -> None:
     path = DATA / "harness" / "vllm_0.24_plain_c1.json"
     result = harness.parse_vllm(path.read_text())
     assert result.total_output_tokens == 1024
-    assert benchmark.judge(result, reading(0, None), reading(1030, None)) == ([], None)
-    (mark,), _ = benchmark.judge(result, reading(0, None), reading(1040, None))
+    assert accounting.judge(result, reading(0, None), reading(1030, None)) == ([], None)
+    (mark,), _ = accounting.judge(result, reading(0, None), reading(1040, None))
     assert mark.startswith("another client was served: the engine generated 1040 tokens")
     # A long prompt that is answered with one token.
     sent = dataclasses.replace(reading(0, None), requests=5.0)
     for finished, who in ((14, "another client was served"), (12, "the counters are not its own")):
         after = dataclasses.replace(reading(1025, None), requests=finished)
-        (mark,), _ = benchmark.judge(result, sent, after)
+        (mark,), _ = accounting.judge(result, sent, after)
         assert mark == (f"{who}: the engine finished {finished - 5} requests, the harness sent 8")
     after = dataclasses.replace(reading(1024, None), requests=13.0)
-    assert benchmark.judge(result, sent, after) == ([], None)
-    marks, spec = benchmark.judge(result, reading(0), reading(1024, 100))
+    assert accounting.judge(result, sent, after) == ([], None)
+    marks, spec = accounting.judge(result, reading(0), reading(1024, 100))
     assert marks == []
     assert spec is not None
     assert spec.counters.accept_length == 3.0
@@ -853,25 +862,25 @@ def sglang_page(name: str) -> Reading:
 
 def test_sglangs_counters_explain_what_its_harness_counted_or_not() -> None:
     before, after = sglang_page("before"), sglang_page("after")
-    marks, spec = benchmark.judge(of_sglang(20, 128), before, after)
+    marks, spec = accounting.judge(of_sglang(20, 128), before, after)
     assert marks == []
     assert spec is not None
     assert spec.counters.accept_length == pytest.approx(6.35)
     # Its harness misses an answer's last token where that is no text.
-    assert benchmark.judge(of_sglang(20, 127), before, after)[0] == []
-    (mark,), _ = benchmark.judge(of_sglang(20, 126), before, after)
+    assert accounting.judge(of_sglang(20, 127), before, after)[0] == []
+    (mark,), _ = accounting.judge(of_sglang(20, 126), before, after)
     assert mark == (
         "another client was served: the engine generated 2560 tokens, the harness's requests "
         "took 2520"
     )
     # One more request than ours is another client's, however few tokens it took.
-    (mark,), _ = benchmark.judge(of_sglang(19, 134), before, after)
+    (mark,), _ = accounting.judge(of_sglang(19, 134), before, after)
     assert mark == (
         "another client was served: the engine finished 20 requests, the harness sent 19"
     )
-    (mark,), _ = benchmark.judge(of_sglang(21, 122), before, after)
+    (mark,), _ = accounting.judge(of_sglang(21, 122), before, after)
     assert mark.startswith("the counters are not its own: the engine finished 20 requests")
-    (mark,), spec = benchmark.judge(of_sglang(30, 64), before, sglang_page("restarted"))
+    (mark,), spec = accounting.judge(of_sglang(30, 64), before, sglang_page("restarted"))
     assert mark.startswith("the engine restarted between two readings of /metrics (another start")
     assert spec is None
 
@@ -893,7 +902,7 @@ def counts_as_sglang(engine: Engine, *, steps: bool = True) -> str:
 
 @pytest.fixture
 def sglang(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(benchmark.Session, "style", "sglang")
+    monkeypatch.setattr(Session, "style", "sglang")
     monkeypatch.setattr(harness, "sglang_command", harness.vllm_command)
     monkeypatch.setattr(harness, "parse_sglang", lambda text, _: harness.parse_vllm(text))
     monkeypatch.setattr(bench.engine, "metrics", lambda: counts_as_sglang(bench.engine))
@@ -945,7 +954,7 @@ def test_parameters_are_refused_in_words(tmp_path: Path) -> None:
         (("smoke", 7), "parameter prompts is 7"),
     ):
         with pytest.raises(UsageError, match=message):
-            benchmark.plan(*given)
+            planning.plan(*given)
 
 
 class Tokenizer:

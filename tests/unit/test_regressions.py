@@ -20,8 +20,9 @@ from tests.unit.stand_in_engine import Container, Engine
 from tests.unit.test_measure_compare import result
 
 from roost.inventory import Connection, Host
-from roost.measure import benchmark, compare, points
-from roost.measure.benchmark import Plan
+from roost.measure import compare, points
+from roost.measure.benchmark import measuring
+from roost.measure.benchmark.planning import Plan
 from roost.measure.client import Client
 from roost.measure.compare import Compared
 from roost.measure.points import Benchmark
@@ -83,7 +84,7 @@ class Bench:
             target = Target(
                 host, self.deployment, InProcess(Container.of(self.deployment)), client=client
             )
-            found = benchmark.measure(target, self.plan, folder=self.folder, say=lambda _: None)
+            found = measuring.measure(target, self.plan, folder=self.folder, say=lambda _: None)
         return points.of(found)
 
 

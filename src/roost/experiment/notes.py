@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from roost import atomic
 from roost.inventory import Host
-from roost.measure import benchmark
+from roost.measure.benchmark import planning
 from roost.rollout import record
 
 FILE = "experiment.json"
@@ -85,7 +85,7 @@ class Experiment:
 
     inventory: Path
     host: Host
-    plan: benchmark.Plan
+    plan: planning.Plan
     prompts: Path | None
     folder: Path
     runs_dir: Path

@@ -17,7 +17,7 @@ from roost.experiment.host import not_free, on_host, pointed
 from roost.experiment.notes import FILE, Experiment, Notes, Tried, Variant, lock_path
 from roost.hosts import HostFacts
 from roost.inventory import Host
-from roost.measure import benchmark
+from roost.measure.benchmark import planning
 from roost.plan import gate
 from roost.preflight import of_a_rollout
 from roost.rollout import record
@@ -66,7 +66,7 @@ def begin(
             in a rollout, or in somebody else's experiment.
         RoostError: The host cannot be reached, or not be brought back.
     """
-    planned = benchmark.plan(suite, prompts)
+    planned = planning.plan(suite, prompts)
     loaded = inventories.load(inventory)
     chosen = loaded.host(host)
     resolved = deployment.from_variables(host, chosen.variables, repository_root())

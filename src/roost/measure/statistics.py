@@ -56,6 +56,13 @@ class Estimate:
         return Estimate(self.value, low, high, min(self.n, other.n))
 
 
+def shown(found: Estimate) -> str:
+    """A median with its interval, or without one where there is none."""
+    if found.low is None or found.high is None:
+        return f"{found.value:.4g}"
+    return f"{found.value:.4g} ({found.low:.4g} to {found.high:.4g})"
+
+
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """The median of independent values and its interval.
 

@@ -1,0 +1,145 @@
+"""What a benchmark comes to: checks, figures and files of what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roost import catalog
+from roost.measure import parsers, points, running, throttling
+from roost.measure.benchmark.session import Session
+from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
+from roost.measure.points import Benchmark, CellPoints
+from roost.measure.statistics import shown
+
+#: Metrics whose origin differs between engines.
+_OF_DRAFTS = {"accept_length", "accept_rate"}
+
+
+def conclude(session: Session, broke: str) -> Evidence:
+    """Make checks, figures and files of what was measured.
+
+    Args:
+        session: The benchmark.
+        broke: Why the suite ended early; empty: it was measured to its end.
+    """
+    for cell in session.measured:
+        _judge_cell(session, cell)
+        _figures(session, cell)
+    _judge_host(session)
+    suite = session.suite
+    again = f"; SSH connections that broke: {session.breaks}" if session.breaks else ""
+    session.check(
+        "suite",
+        ok=not broke,
+        expected=f"{len(session.cells)} points of {session.plan.name}: {suite.protocol} "
+        f"({suite.source}); prompts: {session.plan.prompts}",
+        observed=f"{sum(1 for cell in session.measured if cell.clean)} measured{again}",
+        why=broke,
+    )
+    document = Benchmark(
+        suite=session.plan.name,
+        protocol=session.suite.protocol,
+        prompts=session.plan.prompts,
+        question=session.plan.question,
+        chat_template_kwargs=session.deployment.chat_template_kwargs,
+        complete=not broke,
+        cells=session.measured,
+    )
+    session.evidence.artefacts[points.FILE] = points.document(document)
+    session.evidence.tables |= points.tables(document)
+    samples = throttling.table(session.watches)
+    if samples.rows:
+        session.evidence.tables[throttling.FILE] = samples
+    running.keep_log(session.target, session.evidence)
+    session.evidence.checks.append(running.keep_host(session.target, session.evidence))
+    if broke:
+        session.progress("stopped")
+    else:
+        session.progress("done", 1.0)
+    return session.evidence
+
+
+def _judge_cell(session: Session, cell: CellPoints) -> None:
+    least = session.suite.repetitions.least
+    reasons = list(dict.fromkeys(mark for one in cell.repetitions for mark in one.marks))
+    left_out = len(cell.repetitions) - len(cell.clean)
+    speed = points.metric("output_throughput").estimate(cell)
+    observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
+    remarks = [f"{left_out} left out: {'; '.join(reasons)}"] if reasons else []
+    served = _at_a_time(session.deployment.spec.command)
+    if served is not None and served < cell.concurrency:
+        remarks.append(
+            f"{served} of {cell.concurrency} users are served at a time (max_num_seqs): the time "
+            "to the first token of the others is time in the queue"
+        )
+    session.check(
+        cell.id,
+        ok=len(cell.clean) >= least,
+        expected=f"{least} repetitions that count",
+        observed=observed + (f", {shown(speed)} tokens/s" if speed else ""),
+        why="; ".join(remarks),
+    )
+
+
+def _at_a_time(command: Sequence[str]) -> int | None:
+    """Requests that the engine takes at a time, where its command says so."""
+    flags = ("--max-num-seqs", "--max-running-requests")
+    said = next((one for flag in flags if (one := parsers.configured(command, flag))), "")
+    return int(said) if said.isdecimal() else None
+
+
+def _judge_host(session: Session) -> None:
+    """What was looked at to know that the host ran at its own speed."""
+    if not session.watches:
+        return
+    watches = list(session.watches.values())
+    samples = [sample for watch in watches for sample in watch.samples]
+    why_not = next((watch.why_not for watch in watches if watch.why_not), "")
+    has_gpu = catalog.current().hardware[session.deployment.hardware].gpu is not None
+    expected = "clock, power and temperature of the GPU, sampled beside the load"
+    if samples:
+        # One that broke off has samples of a part.
+        why = f"not all the time: {why_not}" if why_not else ""
+        observed = throttling.Watch(samples).told()
+        made = Check(id="host", expected=expected, observed=observed, why=why)
+    elif has_gpu:
+        why = "whether the host was throttled is not known"
+        made = unseen("host", expected, why, observed=f"not sampled: {why_not}")
+    else:
+        made = inapplicable("host", "no GPU here", observed=f"not sampled: {why_not}")
+    session.evidence.checks.append(made)
+
+
+def _figures(session: Session, cell: CellPoints) -> None:
+    where = f"{cell.category}, {cell.concurrency} at a time"
+    for metric in points.METRICS:
+        found = metric.estimate(cell)
+        if found is None:
+            continue
+        requests = sum(len(one.requests) for one in cell.clean)
+        source = (
+            f"suite {session.plan.name}: {len(cell.clean)} repetitions, {requests} requests; "
+            f"{', '.join(one.raw for one in cell.clean)}"
+        )
+        if session.style == "sglang" and metric.key in _OF_DRAFTS:
+            source += "; from counters of steps and tokens: SGLang counts no accepted drafts"
+        source += "".join(
+            f"; published {one.value:g} {metric.unit} ({one.source}, {one.table})"
+            for one in cell.published
+            if one.metric == metric.key
+        )
+        session.evidence.figures[f"{cell.id}.{metric.key}"] = Figure(
+            title=f"{metric.title}, {where}",
+            value=found.value,
+            unit=metric.unit,
+            source=source,
+            low=found.low,
+            high=found.high,
+        )
+    for at, rate in enumerate(cell.per_position, 1):
+        session.evidence.figures[f"{cell.id}.accept_rate_position_{at}"] = Figure(
+            title=f"Accepted at draft position {at}, {where}",
+            value=rate * 100,
+            unit="%",
+            source=f"suite {session.plan.name}: counters of all repetitions that count",
+        )

@@ -1,0 +1,91 @@
+"""The prompts of a benchmark, made by the model's own tokenizer and chat template."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import resources
+from pathlib import PurePosixPath
+from typing import Any
+
+from roost import ssh
+from roost.errors import RoostError
+from roost.launch import MODEL_PATH
+from roost.measure.benchmark.session import Session, file_of
+from roost.measure.suites import Cell
+
+
+@contextmanager
+def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
+    """The prompts of every repetition as files in the container, for the length of a ``with``."""
+    session.progress("prompts")
+    session.directory = PurePosixPath(f"/tmp/roost-bench-{secrets.token_hex(4)}")  # noqa: S108  # in the container, made with mode 0700
+    folder = str(session.directory)
+    script = resources.files("roost.measure").joinpath("render_prompts.py").read_text("utf-8")
+    command = session.deployment.spec.command
+    job = {
+        "directory": folder,
+        "tokenizer": MODEL_PATH,
+        "trust_remote_code": "--trust-remote-code" in command,
+        "chat_template_kwargs": session.deployment.chat_template_kwargs,
+        "format": session.style,
+        "files": {
+            file_of(cell, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
+            for cell in cells
+            for number in range(1, session.suite.repetitions.most + 1)
+        },
+    }
+    try:
+        # By its folder a rendering is found whose connection broke.
+        words = ["exec", "-i", session.name, "python3", "-c", script, folder]
+        done = session.docker(words, json.dumps(job))
+        if all(check.id != "thinking" for check in session.evidence.checks):
+            _judge_tail(session, _tail(done))
+        yield
+    except ssh.BrokenConnectionError:
+        # It is cleared when the host is reached again.
+        raise
+    except BaseException:
+        with suppress(RoostError):
+            _clear(session)
+        raise
+    _clear(session)
+
+
+def _clear(session: Session) -> None:
+    # The engine may be gone, and its container's files with it.
+    ssh.run_privileged(
+        session.remote,
+        ["docker", "exec", session.name, "rm", "-rf", str(session.in_container)],
+    )
+
+
+def _tail(said: str) -> str:
+    """What the prompts end in, from what rendering them said; libraries may say more around it."""
+    for line in reversed(said.splitlines()):
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
+            return str(json.loads(line)["tail"])
+    raise RoostError(
+        "the prompts were not rendered in the container", why=said[-400:] or "it said nothing"
+    )
+
+
+def _row(session: Session, cell: Cell, at: int) -> dict[str, Any]:
+    prompt = cell.prompts[at]
+    nonce = f"[{secrets.token_hex(4)}] " if session.suite.fresh else ""
+    return {"text": prompt.text, "tokens": prompt.tokens, "nonce": nonce}
+
+
+def _judge_tail(session: Session, tail: str) -> None:
+    """Is thinking off where the recipe says so? An open ``<think>`` at the end would show it."""
+    off = session.deployment.chat_template_kwargs.get("enable_thinking") is False
+    thinks = tail.rfind("<think>") > tail.rfind("</think>")
+    session.check(
+        "thinking",
+        ok=not (off and thinks),
+        expected="no open thinking block" if off else "whatever the chat template does",
+        observed=f"prompts end in {tail[-40:]!r}",
+        why="the chat template did not take the recipe's arguments" if off and thinks else "",
+    )
