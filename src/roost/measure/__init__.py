@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 def load_runs(root: Any = "runs", **options: Any) -> Frames:
     """Every kept run as data frames; :func:`roost.measure.frames.load_runs` says what it takes."""
-    # Imported when it is called: who only reads counters needs no pandas.
+    # Imported late: only data frames need pandas.
     from roost.measure import frames
 
     return frames.load_runs(root, **options)

@@ -159,8 +159,8 @@ class Target:
         return self.client
 
 
-#: What reading an answer raises that is of another form than it should be: text for a map, a count
-#: of nothing to divide by, brackets nested without end.
+#: What reading an answer of an unexpected form raises: text instead of a map, a count of zero to
+#: divide by, brackets nested without end.
 _NOT_AS_EXPECTED = (
     ValueError,
     LookupError,
@@ -178,8 +178,8 @@ def attempt(
 
     Args:
         check_id: Of the check that failed.
-        expected: The same.
-        make: Makes it.
+        expected: Of the check that failed.
+        make: Makes the check.
         target: Whose tunnel it goes through; none: it asks the endpoint nothing.
     """
     refused = len(target.tunnel.refusals) if target and target.tunnel else 0

@@ -1,4 +1,4 @@
-"""A small client for OpenAI-compatible endpoints that reads streams by the letter.
+"""A small client for OpenAI-compatible endpoints that reads streams strictly by the protocol.
 
 It verifies; it is no load generator. A chunk is not a token: under speculation one chunk carries
 several, the first carries none (only the role), and the last carries only the usage.
@@ -19,7 +19,7 @@ from roost.errors import RoostError
 
 #: An engine may prefill a long prompt, or generate a token for its own health check, in between.
 TIMEOUT_S = 120.0
-#: What an endpoint gets that has once let a request run into its timeout.
+#: Timeout of all later requests, once an endpoint has let one run into its timeout.
 _LESS_S = 10.0
 _SHOWN = 300
 _CHAT = "/v1/chat/completions"

@@ -2,13 +2,12 @@
 
 A figure is called worse or better only if the gap is larger than the tolerance *and* the interval
 of the ratio excludes 1: a large gap may be noise, and a gap beyond noise may be too small to care.
-There is no difference, or one within the tolerance, only where the whole interval lies within it;
-what may as well be a large gap is unclear.
-Of many points one or another would lie outside its interval by chance; so a metric's intervals are
-wide enough to hold at 95 % all together (Bonferroni), and what moved at all points alike is found
-by the ratio over all of them.
-The interval knows the noise within the runs, not what changes between one start of an engine and
-the next.
+``no difference`` and ``within tolerance`` need the whole interval within the tolerance; whatever
+may also be a large gap is ``unclear``.
+Of many points one or another lies outside its interval by chance. So the intervals of a metric hold
+at 95 % simultaneously (Bonferroni), and a gap that all points share is found by the ratio over all
+of them.
+The interval covers the noise within the runs, not what changes between two starts of an engine.
 """
 
 from __future__ import annotations
@@ -33,10 +32,11 @@ from roost.root import repository_root
 from roost.runs import Result
 
 TOLERANCE = 0.05
-#: What decides; the other metrics are shown. Decode speed is TPOT again, the accept rate follows
-#: the accept length.
+#: Metrics that are judged. The others are only shown: decode speed is the inverse of TPOT, and the
+#: accept rate follows from the accept length.
 DECISIVE = ("output_throughput", "accept_length", "ttft", "tpot")
-#: What decides whether enough was seen: times of single requests may stand still without it.
+#: A point passes only if this is known not to be worse: single requests may take as long as before
+#: while it fell.
 SPEED = "output_throughput"
 
 #: Stands for the points of a suite together.
@@ -248,7 +248,7 @@ def _where(ratio: Estimate, tolerance: float) -> Literal["above", "below", "near
         return "unclear"
     if 1 - tolerance <= ratio.low and ratio.high <= 1 + tolerance:
         return "near"
-    # An interval from half to twice is no sign that both are alike, nor one from 1.00 to 1.09.
+    # An interval from 0.5 to 2 does not show that both are alike, nor does one from 1.00 to 1.09.
     if not ratio.excludes(1.0) or abs(ratio.value - 1) <= tolerance:
         return "unclear"
     return "above" if ratio.value > 1 else "below"
@@ -282,7 +282,8 @@ def between(
     Args:
         first, other: Of the same suite.
         tolerance: The gap that is too small to care about, as a fraction.
-        confidence: Of each interval by itself; none: so much that all of a metric's hold at 95 %.
+        confidence: Of each interval by itself; none: all intervals of a metric hold at 95 %
+            simultaneously.
     """
     shared = [(cell, theirs) for cell in first.cells if (theirs := other.cell(cell.id))]
     if confidence is None:
@@ -356,7 +357,7 @@ def _cause(decisive: Mapping[str, Gap], tolerance: float) -> str:
     if speed is None or "output_throughput" not in moved:
         return "the model or its drafter: the accept length moved, the speed did not follow"
     both = f"the accept length moved by {_percent(length)}, the speed by {_percent(speed)}"
-    # A step brings as many more tokens as the accept length says, and takes no other time for it.
+    # A longer accept length brings as many more tokens a step, in the same time.
     explained, seen = math.log(length.value.value), math.log(speed.value.value)
     machine = "the machine or the engine's settings as well as the model or its drafter"
     if explained * seen < 0:
@@ -384,7 +385,7 @@ def compare(comparison: Comparison, *, published: bool = False) -> Evidence:
         why = points_to(here, tolerance)
         if any(gap.verdict in {"worse", "better"} for gap in decisive) and differing[other]:
             why += f"; the runs differ in {', '.join(differing[other])}"
-        # Nothing speaks against a speed of which nothing is known, and nothing for it.
+        # A speed that is not known is neither a failure nor a pass.
         speeds = [gap for gap in decisive if gap.metric.belongs_to == "hardware"]
         speeds = [gap for gap in speeds if gap.metric.key == SPEED] or speeds
         unclear = not worse and (not speeds or any(_may_be_worse(gap, tolerance) for gap in speeds))
@@ -425,7 +426,8 @@ def figures(found: Sequence[Gap]) -> dict[str, Figure]:
 def standing(compared: Sequence[Compared]) -> list[Check]:
     """May the runs be compared at all?
 
-    A marked run is compared, and its marks are said; so is in what each differs from the first.
+    A run with marks is compared all the same. Its marks, and in what it differs from the first
+    run, are remarks on its check.
     """
     checks = []
     for run in compared:
@@ -448,11 +450,11 @@ def standing(compared: Sequence[Compared]) -> list[Check]:
 
 
 def unshared(compared: Sequence[Compared], kind: str = "") -> list[Check]:
-    """Points that a run has no figures of, so that nothing is compared there; none: all are shared.
+    """A check for each point that some run has no figures of: nothing can be compared there.
 
     Args:
         compared: The runs.
-        kind: What else the checks at a point are called after.
+        kind: Stands before the point in the checks' ids.
     """
     checks = []
     for cell_id in dict.fromkeys(cell.id for run in compared for cell in run.benchmark.cells):

@@ -37,7 +37,7 @@ def bad_requests(model: str, limit: int) -> list[Bad]:
     def changed(**parts: Any) -> bytes:
         return json.dumps({**good, **parts}).encode()
 
-    # No tokenizer makes less than a token of a letter with a space before it.
+    # Every tokenizer makes at least one token of a letter with a space before it.
     endless = [{"role": "user", "content": "x " * (limit + 1)}]
     # A function without a name, and a schema that is none.
     tool = {"type": "function", "function": {"parameters": 5}}

@@ -196,7 +196,7 @@ def pool_checks(subject: Subject, log: StartLog, memory: Memory, where: str) -> 
 
 
 def _slack(subject: Subject, memory: Memory) -> float | None:
-    """The share that an estimate may be off by; 0: none, it is arithmetic; none: not known."""
+    """The fraction that the plan may be off by; 0: it is exact; none: not known."""
     given = subject.resolved.settings.kv_cache_bytes is not None
     if (given or subject.compute_capability is None) and not memory.estimated:
         return 0.0

@@ -135,7 +135,7 @@ def load_runs(
 
 
 def _matches(one: Kept, filters: dict[str, set[str]]) -> bool:
-    # Of what cannot be read nobody knows whether it was meant; its message must not get lost.
+    # What cannot be read may be what was asked for: its message must not get lost.
     if one.result is None:
         return True
     row = {"kind": one.kind, "host": one.result.host, "recipe": one.result.recipe}

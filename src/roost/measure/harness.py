@@ -21,8 +21,9 @@ from typing import Any
 from roost.errors import RoostError
 from roost.measure.checks import whole
 
-#: The load ends where its input does: nobody waits for its figures any more, and it would falsify
-#: those of the next one. In the background a shell has no input, so it gets another number.
+#: Ends the load when its standard input ends: then nobody waits for it any more, and it would
+#: falsify the next measurement. Commands in the background of a shell have no standard input, so it
+#: is duplicated first.
 _ATTENDED = """
 folder=$1; shift
 exec 3<&0
@@ -123,9 +124,10 @@ def sglang_command(load: Load) -> list[str]:
 
     It shuffles a data set, by ``--seed``; :func:`parse_sglang` puts its requests in order again.
 
-    A request's length is what was asked for unless a chunk with text has a usage, and a chunk
-    without choices, as the usage of a whole answer is, fails it. So where an answer may end early,
-    every chunk is to have its usage. Where none may, what was asked for is exact.
+    It takes an answer to be as long as was asked for, unless a chunk with text has a usage; and a
+    chunk without choices, as the usage of a whole answer is, makes the request fail. So where
+    answers may end early, every chunk is to have a usage. Where they may not, the length that was
+    asked for is exact.
     """
     body: dict[str, Any] = {"temperature": 0}
     if not load.ignore_eos:
@@ -199,7 +201,7 @@ def parse_sglang(text: str, seed: int = 0) -> HarnessResult:
     data = _document(lines[-1] if lines else "", "the result of SGLang's harness")
     failed = sum(1 for error in _list(data, "errors") if error)
     found = _result(data, failed=failed, accept_length=_ratio(data, "accept_length"))
-    # The same shuffle of as many numbers says which prompt each request was.
+    # Shuffling as many numbers with the same seed tells which prompt each request had.
     asked = list(range(len(found.requests)))
     random.Random(seed).shuffle(asked)  # noqa: S311
     in_order = sorted(zip(asked, found.requests, strict=True), key=lambda pair: pair[0])

@@ -20,7 +20,7 @@ State = Literal["passed", "failed", "unfinished", "unreadable"]
 
 
 class KeptCheck(BaseModel):
-    """A check of any version: of some it says more than whether it stands against the host."""
+    """A check as any version of roost wrote it; in older ones ``verdict`` and ``fix`` are empty."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -39,13 +39,13 @@ class KeptCheck(BaseModel):
         return plain.get(self.verdict, self.verdict)
 
 
-#: Of runs there were none before, and calendars end.
+#: A time before this, or after 2200, is no time of a run.
 _EPOCH = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
 _Moment = Annotated[AwareDatetime, Field(gt=_EPOCH, lt=_EPOCH.replace(year=2200))]
 
 
 class KeptResult(BaseModel):
-    """``result.json`` of any kind of run and any version; what else is in it is kept beside."""
+    """``result.json`` of any kind of run and any version; other keys are kept as they are."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -101,9 +101,9 @@ class Kept:
         name: The folder, from the root that was searched, with ``/`` in it.
         result: None where ``result.json`` is missing or is none.
         document: What ``result.json`` holds, if it is a JSON object.
-        benchmark: Of :func:`read_all` without its requests and draft positions, which are nearly
-            all of it; :meth:`whole` has them.
-        measured: The rows of a benchmark in :attr:`Frames.points`.
+        benchmark: From :func:`roost.measure.store.read_all` it comes without requests and draft
+            positions, which are nearly all of it; :meth:`whole` has them.
+        measured: The rows of a benchmark in :attr:`roost.measure.frames.Frames.points`.
         machine: None in runs from before it was kept.
         problem: What could not be read, and why; empty where everything could.
         unfinished: It has no ``result.json``.

@@ -28,8 +28,8 @@ LEAST_TOKENS = 512
 NEAR = 0.95
 #: Where the fact stands, as a share of the text.
 _DEPTH = 0.1
-#: Sentences that two requests for token counts have; from them the rest is computed. Thirty apart,
-#: which is a multiple of how many there are of most parts of a sentence.
+#: Sentences in the two requests whose token counts say how long a sentence is on average. They are
+#: thirty apart, a multiple of the lengths of most of the lists below.
 _FEW, _MORE = 8, 38
 
 _WHO = ("The ferry", "A gardener", "The old clock", "A courier", "The bakery", "The museum")

@@ -34,11 +34,11 @@ _REQUESTS = "vllm:request_success_total"
 _SGLANG_PROMPT = "sglang:prompt_tokens_total"
 #: A gauge: tokens of one block of drafts, the one that it starts from (the anchor) included.
 _SGLANG_BLOCK = "sglang:spec_num_draft_tokens"
-#: Positions beyond are no draft's; all below the highest one get a figure.
+#: A draft has fewer positions: from here on they are refused, for each up to the highest is kept.
 _LONGEST_DRAFT = 1024
-#: Another value says that another process answers: vLLM's start, and the seconds that each phase of
-#: SGLang's start took (0.5.17 to 0.5.23; its pages are put together from several processes' files,
-#: and have no start time). A restarted engine that has overtaken its old counters is found by it.
+#: Another value means that the engine was restarted, even if it has overtaken its old counters:
+#: vLLM's start time, and the seconds that each phase of SGLang's start took (0.5.17 to 0.5.23; its
+#: pages are put together from several processes' files, and have no start time).
 _STARTS = {"process_start_time_seconds", "sglang:startup_time_seconds"}
 _READ = {
     _DRAFTS,

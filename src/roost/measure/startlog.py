@@ -131,8 +131,8 @@ def _vllm(lines: list[_Line]) -> StartLog:
 def _parts(lines: list[_Line]) -> tuple[list[_Line], list[_Line]]:
     """Lines before and after the drafter is loaded, process by process.
 
-    Ranks of a tensor-parallel engine write at the same time. One that does not say where its
-    drafter begins says nothing that can be told apart, where another one does.
+    Ranks of a tensor-parallel engine write at the same time. Where some of them say when their
+    drafter begins, lines of the others are left out: whose they are cannot be told.
     """
     told = {line.process for line in lines if line.message.startswith(_DRAFTER_FOLLOWS)}
     if not told:

@@ -96,8 +96,8 @@ def mean_ratio(
     """The geometric mean of ratios, each of two independent groups of positive values.
 
     A pair is a baseline and what is divided by it. Welch's interval on the logarithms: groups may
-    differ in size and in spread. Two values each are the least, for all groups together tell the
-    spread.
+    differ in size and in spread. Two values each are enough, because all groups together
+    determine the spread.
 
     Raises:
         ValueError: There is no pair, a group is empty, or a value is not positive.
@@ -127,7 +127,7 @@ def _combined(groups: Sequence[tuple[Sequence[float], float]], confidence: float
     shares = [statistics.variance(group) / len(group) * weight**2 for group, weight in logs]
     spread = sum(shares)
     if spread == 0 and n < FEWEST:
-        # Counts repeat themselves: two of twenty steps each are no sign that there is no noise.
+        # Counts are whole numbers: the same one twice does not show that there is no noise.
         return Estimate(math.exp(middle), None, None, n)
     if spread == 0:
         return Estimate(math.exp(middle), math.exp(middle), math.exp(middle), n)

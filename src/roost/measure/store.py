@@ -49,7 +49,7 @@ def locate(root: Any) -> Path:
 def find(root: Path) -> Iterator[Path]:
     """Every run's folder below a root, and folders that hold nothing; sorted, links not followed.
 
-    A folder that cannot be listed may be a run, or have some in it: it is one of them.
+    A folder that cannot be listed is among them: it may be a run, or have some in it.
 
     Raises:
         UsageError: There is no such folder.

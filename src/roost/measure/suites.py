@@ -25,7 +25,7 @@ from roost.settings import Count, Strict
 _HERE = Path(__file__).parent
 #: Of a user's own file of prompts.
 LARGEST_BYTES = 32 * 2**20
-#: Where a prompt comes from whose text is made to length on the host.
+#: The prompt set whose texts are made to length on the host.
 FILLER = "filler"
 
 

@@ -34,10 +34,10 @@ COLUMNS: dict[str, type] = {
     "temperature": float,
     "slowed": str,
 }
-#: What not every GPU says.
+#: Columns that may be empty: not every GPU reports them.
 NOT_ALWAYS = frozenset({"clock", "power", "temperature"})
 INTERVAL_S = 2.0
-#: Moments that a GPU's clock needs: one or two may be of the harness's end, after the load.
+#: Fewest samples for a GPU's clock: one or two may fall after the load, while the harness ends.
 FEWEST_MOMENTS = 5
 #: A clock this much below the fastest repetition's is a host that was slowed down.
 CLOCK_DROP = 0.10
@@ -92,12 +92,12 @@ class Watch:
     lasted: float = 0.0
 
     def clock(self, load_s: float) -> float | None:
-        """SM clock of the slowest GPU while the load ran, MHz; none of a load too short to tell.
+        """SM clock of the slowest GPU while the load ran, MHz; none if the load was too short.
 
-        Tensor parallelism waits for the slowest. A GPU that has little to do is none of them:
-        it draws a screen, or serves somebody else.
-        The harness takes seconds to start, about as long as a short load, and a GPU that waits
-        clocks down: of all samples the median would be now the one clock, now the other.
+        Tensor parallelism waits for the slowest. A GPU that has little to do is left out: it draws
+        a screen, or serves somebody else.
+        So are samples from before the load: the harness takes seconds to start, and an idle GPU
+        lowers its clock. Over all samples of a short load the median would be either of the two.
 
         Args:
             load_s: How long the load took; it ended with the watch.

@@ -153,7 +153,7 @@ def _number(value: Any) -> bool:
 def verify(target: Target, asked: Options | None = None) -> Evidence:
     """Make every check, in the order a person would.
 
-    What wears on the engine comes last: the counters are read around plain requests alone.
+    What strains the engine comes last, so that the counters are read around plain requests alone.
     """
     asked = asked or options(target.deployment)
     evidence = Evidence()
@@ -197,7 +197,7 @@ def verify(target: Target, asked: Options | None = None) -> Evidence:
     return evidence
 
 
-#: How to mend what has one way of being mended, by the beginning of the check's id.
+#: Fixes by the beginning of a check's id, where there is one for all its failures.
 _MEND = {
     "answer_": "an engine that is healthy and wrong: compare dtype, quantization and backends with "
     "the recipe's, then deploy again without what differs",
@@ -215,7 +215,7 @@ _MEND = {
 
 
 def _with_fix(check: Check) -> Check:
-    # Of what could not be asked the reason is told, and nothing is known to be wrong with it.
+    # Where nothing could be asked the reason is told already, and nothing is known to be wrong.
     if check.ok or check.fix or not check.observed:
         return check
     fix = next((text for start, text in _MEND.items() if check.id.startswith(start)), "")

@@ -7,8 +7,8 @@ from roost.measure import metrics
 from roost.measure.harness import HarnessResult
 from roost.measure.points import Speculation
 
-#: The counters may differ from what the harness counted by so much: the engine still counts a
-#: token or two of a request whose stream has ended.
+#: Fraction by which the counters may differ from what the harness counted: the engine still counts
+#: a token or two of a request whose stream has ended.
 UNEXPLAINED = 0.01
 
 
@@ -39,14 +39,14 @@ def judge(
 
 
 def _unexplained(result: HarnessResult, change: metrics.Reading) -> str:
-    """What the engine did besides the harness's requests, or less than they took; or nothing."""
+    """How the counters contradict the harness; empty where they agree."""
     allowed = UNEXPLAINED * result.total_output_tokens
     counted = f"the engine generated {change.generated_tokens:.0f} tokens"
     more = change.generated_tokens - result.total_output_tokens
     if change.block is not None:
         # SGLang: its harness does not see the token that ends an answer and is no text.
         allowed = max(allowed, result.completed)
-    # A long prompt that is answered with one token takes seconds, and hardly any tokens.
+    # Requests first: another client's long prompt may take seconds and bring a single token.
     if change.requests is not None and (others := change.requests - result.completed):
         counted = f"the engine finished {change.requests:.0f} requests"
         return f"{_who(others)}: {counted}, the harness sent {result.completed}"

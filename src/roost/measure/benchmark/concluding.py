@@ -89,7 +89,7 @@ def _at_a_time(command: Sequence[str]) -> int | None:
 
 
 def _judge_host(session: Session) -> None:
-    """What was looked at to know that the host ran at its own speed."""
+    """Say what was sampled to know that the host was not slowed down."""
     if not session.watches:
         return
     watches = list(session.watches.values())
@@ -98,7 +98,7 @@ def _judge_host(session: Session) -> None:
     has_gpu = catalog.current().hardware[session.deployment.hardware].gpu is not None
     expected = "clock, power and temperature of the GPU, sampled beside the load"
     if samples:
-        # One that broke off has samples of a part.
+        # A watch that broke off has samples of a part of its load.
         why = f"not all the time: {why_not}" if why_not else ""
         observed = throttling.Watch(samples).told()
         made = Check(id="host", expected=expected, observed=observed, why=why)

@@ -44,7 +44,7 @@ def measure(
 
 
 def _measure_cells(session: Session) -> None:
-    """All of them; one whose SSH connection broke is measured anew, all of it, over another one."""
+    """Measure every cell; one in which the SSH connection broke is measured anew from its start."""
     while left := session.cells[len(session.measured) :]:
         measured = len(session.measured)
         try:
@@ -74,7 +74,7 @@ def _forget(session: Session, measured: int) -> None:
 
 
 def _require_pinned(session: Session) -> None:
-    """A figure is of what runs, and is filed under what is pinned: they must be the same.
+    """Check that what is pinned is what runs: figures of the one are filed under the other.
 
     Raises:
         RoostError: There is no way to the host, or it runs something else.
@@ -91,7 +91,7 @@ def _require_pinned(session: Session) -> None:
 
 
 def _require_the_same(session: Session) -> None:
-    """Behind a broken connection somebody may have deployed, or the engine started anew.
+    """Check that the container is the one measured so far, after the connection was down.
 
     Raises:
         RoostError: What runs now is not what was measured so far.

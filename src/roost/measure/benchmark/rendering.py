@@ -38,7 +38,7 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         },
     }
     try:
-        # By its folder a rendering is found whose connection broke.
+        # The folder is an argument so that the process is found after its connection broke.
         words = ["exec", "-i", session.name, "python3", "-c", script, folder]
         done = session.docker(words, json.dumps(job))
         if all(check.id != "thinking" for check in session.evidence.checks):
@@ -63,7 +63,7 @@ def _clear(session: Session) -> None:
 
 
 def _tail(said: str) -> str:
-    """What the prompts end in, from what rendering them said; libraries may say more around it."""
+    """What the prompts end in, from the output of rendering them; libraries may print there too."""
     for line in reversed(said.splitlines()):
         with suppress(ValueError, TypeError, KeyError, RecursionError):
             return str(json.loads(line)["tail"])

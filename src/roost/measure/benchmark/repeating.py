@@ -19,7 +19,7 @@ from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import CellPoints, Repetition, RequestPoint
 from roost.measure.suites import Cell, Suite
 
-#: A call of the harness gets what it would take at this speed, and time to start.
+#: A call of the harness may take as long as the load takes at this speed, and time to start.
 _SLOWEST_TOKENS_PER_S = 0.5
 _START_S = 600.0
 _LIMIT_S = 4 * 3600.0
@@ -105,9 +105,9 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
 
 
 def _warm_up(session: Session, cell: Cell) -> None:
-    """Requests that are not measured, one at least from each of the cell's users.
+    """Send requests that are not measured, at least one from each of the cell's users.
 
-    Fewer would leave the batch of all of them to be met first in a repetition that counts.
+    With fewer, the engine would first meet a batch of that size in a repetition that counts.
     """
     client = session.target.client
     if client is None or not session.suite.warmups:
@@ -123,7 +123,7 @@ def _warm_up(session: Session, cell: Cell) -> None:
             deployment.chat_template_kwargs,
             max_tokens=session.suite.output_tokens,
         )
-        # Said here, or one request without an answer would shorten the time of all later ones.
+        # Given here, because the client's own gets shorter for good after a request without answer.
         client.chat(body, timeout=TIMEOUT_S)
 
     with session.over_the_tunnel(), ThreadPoolExecutor(cell.concurrency) as users:

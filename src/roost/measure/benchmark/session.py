@@ -37,7 +37,7 @@ class Session:
     evidence: Evidence = field(default_factory=Evidence)
     measured: list[CellPoints] = field(default_factory=list)
     watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
-    #: In the container, of the prompts that were prepared last; none: no way there was tried yet.
+    #: Where the prompts that were prepared last lie in the container; none: none were yet.
     directory: PurePosixPath | None = None
     #: SSH connections that were lost.
     breaks: int = 0
@@ -62,7 +62,7 @@ class Session:
 
         Args:
             doing: What begins now.
-            share: How much of the suite is done; none: no more than the last time.
+            share: How much of the suite is done; none: as much as the last time.
         """
         if share is not None:
             self.share = share
@@ -99,7 +99,7 @@ class Session:
 
     @contextmanager
     def over_the_tunnel(self) -> Iterator[None]:
-        """Requests to the engine; what the way there did to them is no failure of the engine.
+        """Around requests to the engine: tells a broken connection from a failing engine.
 
         Raises:
             BrokenConnectionError: A request had no answer, and the SSH connection broke meanwhile.

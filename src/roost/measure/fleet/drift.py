@@ -97,11 +97,11 @@ def mann_kendall(series: Sequence[float]) -> float:
 
 
 def step(series: Sequence[Measured], tolerance: float = TOLERANCE) -> list[str]:
-    """Metrics that most points of the newest run are worse in than in the run before."""
+    """Metrics in which most points of the newest run are worse than in the run before."""
     measured = [whole for one in series[-2:] if (whole := one.kept.whole()) is not None]
     if len(measured) < 2:
         return []
-    # By itself each: that most of them agree is what chance does not do.
+    # Each interval holds by itself: chance does not make most points agree.
     each = compare.between(measured[0], measured[1], tolerance, CONFIDENCE)
     found = [one for one in each if one[0] != compare.ALL]
     said = []

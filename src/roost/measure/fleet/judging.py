@@ -14,7 +14,7 @@ from roost.measure.fleet.drift import FEWEST_RUNS, step, trends
 from roost.measure.fleet.looking import Class, Fleet, Measured, benchmarked, benchmarks
 from roost.measure.fleet.outliers import FEWEST_HOSTS, Standing
 
-#: Of these a class must have one value; of driver and kernel a difference is only said.
+#: What must be the same within a class; a difference of driver or kernel is only told.
 _PINNED = ("image", "model", "drafter", "command", "engine")
 #: Stands for the suite of a benchmark whose document cannot be read.
 _UNREADABLE = "benchmark"
@@ -79,8 +79,8 @@ def _kept(fleet: Fleet) -> list[Check]:
 def _failed(fleet: Fleet, host: str) -> list[str]:
     """What did not hold in a host's newest verification, and in its newest benchmark of each suite.
 
-    A benchmark whose repetitions were all left out, of a host that is throttled all the time, has
-    no figures: nothing else would show that host.
+    A host that is throttled all the time has no figures, because every repetition is left out:
+    nothing else would show it.
     """
     newest = {}
     for one in fleet.of(host, "verify"):
@@ -88,7 +88,7 @@ def _failed(fleet: Fleet, host: str) -> list[str]:
     for one in fleet.of(host, "benchmark"):
         if one.belongs == fleet.of(host)[-1].belongs:
             if one.kept.benchmark:
-                # Of one without a readable document nobody knows the suite.
+                # The suite of an unreadable one is not known: any later readable one replaces it.
                 newest.pop(_UNREADABLE, None)
             newest[one.kept.benchmark.suite if one.kept.benchmark else _UNREADABLE] = one
     return [
@@ -149,9 +149,9 @@ def _behind(one: Standing) -> float:
 
 
 def _apart(compared: Mapping[str, Measured]) -> list[str]:
-    """In what some of the runs compared differ from most, by host.
+    """What some of the compared runs were made with and most were not, by host.
 
-    Not what the hosts are now: a benchmark may be older than a deploy.
+    It goes by the runs and not by what the hosts are now: a benchmark may be older than a deploy.
     """
     found = []
     for key in (*_PINNED, "driver", "kernel"):

@@ -84,7 +84,7 @@ class Fleet:
         ]
 
     def named(self, belongs: Class) -> str:
-        """Of which class something is; nothing in a fleet that has only one."""
+        """The class in parentheses, for ids and titles; empty in a fleet that has only one."""
         return f" ({belongs})" if len({one.belongs for one in self.measured}) > 1 else ""
 
     def describe(self) -> dict[str, str]:
@@ -189,8 +189,8 @@ def ask(hosts: Iterable[Host]) -> dict[str, HostFacts | RoostError]:
 def benchmarked(fleet: Fleet) -> dict[tuple[str, Class, str], list[Measured]]:
     """Benchmarks by host, class and suite, the newest last, of what each host serves now.
 
-    Of a suite that was asked with other prompts, or has changed, only what asked as the class's
-    newest did: the rest is no measure of it. Nor is what a host was in a class it has left.
+    Only those count that asked the same as the class's newest (of other prompts or of another
+    version of the suite nothing can be compared), and only those of the class a host is in now.
     """
     asked: dict[tuple[Class, str], Benchmark] = {}
     for one, benchmark in benchmarks(fleet):

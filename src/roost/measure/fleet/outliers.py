@@ -4,11 +4,11 @@ A host's standing in a metric is the median, over a suite's points, of its newes
 divided by the class's median there; one point's noise moves it little.
 
 A host is an outlier by the modified z-score of Iglewicz and Hoaglin (How to Detect and Handle
-Outliers, ASQC 1993): 0.6745 times its distance from the median in units of the median absolute
-deviation, beyond 3.5, of the logarithms; and only beyond the tolerance as well. Median and MAD are
-not moved by the outliers themselves as long as they are fewer than half, so five hosts are the
-least: with 1.5 % between hosts one that is 15 % slower is found in 97 of 100 classes of five, and
-fewer than one class in a hundred raises a false alarm (tests/unit/test_measure_fleet.py).
+Outliers, ASQC 1993), taken of the logarithms: 0.6745 times its distance from the median, divided by
+the median absolute deviation (MAD), is above 3.5. It must be beyond the tolerance as well. Outliers
+hardly move median and MAD as long as they are fewer than half. Five hosts are the fewest that are
+judged: with a spread of 1.5 %, a host that is 15 % slower is found in 97 of 100 classes of five,
+and fewer than one class in a hundred raises a false alarm (tests/unit/test_measure_fleet.py).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def standings(fleet: Fleet) -> list[Standing]:
 def to_median(by_host: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Each host's ratio to the median of all, over the points that it measured.
 
-    Of a point that it alone measured nothing can be said; a host with no other is left out.
+    Points that only one host measured are left out, and so is a host that has no others.
     """
     at: dict[str, list[float]] = {}
     for measured in by_host.values():
