@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import errno
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,31 @@ class _ThisInterpreter(KernelSpecManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict(extra_arguments=quiet))
 
 
+#: Bytes that a path of a Unix socket may have, less what is added to the directory's.
+_LONGEST_FOLDER = 80
+
+
 class _Manager(AsyncKernelManager):
+    """A kernel of this interpreter, reached by sockets in a directory of our user's own.
+
+    Ports would be chosen here and bound seconds later by the kernel: of notebooks that run side by
+    side one may take another's meanwhile, and one of the two dies.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        usual = tempfile.gettempdir()
+        short = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # made unguessable
+        self._folder = tempfile.TemporaryDirectory(prefix="roost-kernel-", dir=short)
+        connection = str(Path(self._folder.name) / "kernel.json")
+        super().__init__(transport="ipc", connection_file=connection, **options)
+
+    async def _async_cleanup_resources(self, restart: bool = False) -> None:
+        await super()._async_cleanup_resources(restart)
+        if not restart:
+            self._folder.cleanup()
+
+    cleanup_resources = _async_cleanup_resources
+
     def _kernel_spec_manager_default(self) -> KernelSpecManager:
         return _ThisInterpreter(parent=self, data_dir="")
 

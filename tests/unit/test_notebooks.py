@@ -427,6 +427,33 @@ def test_the_kernel_is_this_interpreter(tmp_path: Path, monkeypatch: pytest.Monk
     assert notebooks.execute("verify", parameters(tmp_path), tmp_path / "run").ok
 
 
+@pytest.mark.parametrize("folder", ["short", "long" * 25])
+def test_a_kernel_is_reached_by_sockets_of_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """Of two that start side by side one may have been promised the other's port."""
+    temporary = tmp_path / folder
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    shows = (
+        "import json, os\nfrom ipykernel.connect import get_connection_file\n"
+        "path = get_connection_file()\nwith open(path) as file: print(file.read())\n"
+        "print(path, oct(os.stat(os.path.dirname(path)).st_mode))"
+    )
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    metadata = {"kernelspec": kernel, "roost": {}}
+    cells = [nbformat.v4.new_code_cell(shows)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=metadata), tmp_path / "a.ipynb")
+    done = papermill(str(tmp_path / "a.ipynb"), str(tmp_path / "out.ipynb"))
+    assert done.returncode == 0, done.stderr
+    text = nbformat.read(tmp_path / "out.ipynb", as_version=4).cells[0].outputs[0].text
+    document, _, rest = text.rpartition("}\n")
+    path, mode = rest.split()
+    assert json.loads(document + "}")["transport"] == "ipc"
+    assert mode.endswith("700")
+    assert not Path(path).parent.exists()
+
+
 def test_other_notebooks_are_left_to_papermill(tmp_path: Path) -> None:
     cells = [
         nbformat.v4.new_code_cell("x = ...", metadata={"tags": ["parameters"]}),
