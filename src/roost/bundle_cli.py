@@ -26,7 +26,7 @@ from roost.errors import RoostError, UsageError
 @click.option(
     "-i",
     "--inventory",
-    type=click.Path(path_type=Path),
+    type=options.inventory_path,
     help="Pack what this inventory deploys, instead of recipes.",
 )
 @options.hub("Hub to fetch from (default: the public one).")

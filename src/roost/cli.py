@@ -205,7 +205,7 @@ def show(
 @click.option(
     "-i",
     "--inventory",
-    type=click.Path(path_type=Path),
+    type=options.inventory_path,
     help="Lock what this inventory deploys, with its hub, registry and lock file.",
 )
 @click.option(

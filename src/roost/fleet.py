@@ -6,7 +6,6 @@ paths are made absolute first, and a run that reached no host is a failure.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roost import ansible_environment
 from roost import inventory as inventories
 from roost.errors import RoostError
 from roost.root import repository_root
@@ -24,6 +24,9 @@ from roost.root import repository_root
 #: For playbooks that swap a release: whoever drained the host gives it back to its gateway, once
 #: what serves is known to be good for clients.
 STAYS_OUT = {"llm_server_return": False}
+
+#: Characters of the end of Ansible's output in which its reason is looked for.
+_MOST_SAID = 20_000
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,9 @@ class PlayResult:
             RoostError: It did not work on every host.
         """
         if not self.ok:
-            bad = ", ".join([*self.failed, *self.unreachable]) or "no host in particular"
-            raise RoostError(f"{what} failed on: {bad} ({self.status})")
+            ended = {"failed on": self.failed, "did not reach": self.unreachable}
+            bad = [f"{how}: {', '.join(hosts)}" for how, hosts in ended.items() if hosts]
+            raise RoostError(f"{what} {'; '.join(bad) or f'ended early ({self.status})'}")
 
 
 def run_playbook(
@@ -83,7 +87,7 @@ def run_playbook(
             returns false is dropped and counts in no result.
 
     Raises:
-        UsageError: The inventory does not exist.
+        UsageError: The inventory cannot be read, or has no host that the pattern matches.
         RoostError: No host was processed, or Ansible did not get that far.
         KeyboardInterrupt: The process was interrupted, or told to end. Ansible's own process was
             killed by then, so no further task begins. Its workers have sessions of their own and
@@ -105,7 +109,7 @@ def run_playbook(
             project_dir=str(root),
             playbook=str(root / "playbooks" / f"{name}.yml"),
             inventory=str(path),
-            limit=limit,
+            limit=inventories.pattern(limit),
             tags=tags,
             cmdline=" ".join(options) or None,
             passwords=passwords or None,
@@ -116,11 +120,14 @@ def run_playbook(
                 "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
                 # Ansible sees a terminal of ansible-runner's, whatever ours is.
                 **({} if sys.stdout.isatty() else {"ANSIBLE_NOCOLOR": "1"}),
-                # Ansible is beside this Python, also where nobody activated the environment.
-                "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+                **ansible_environment.environment(),
             },
         )
         stats = run.stats or {}
+        said = ""
+        if watch is not None and not stats:
+            with run.stdout as output:
+                said = output.read()[-_MOST_SAID:]
     if run.status == "canceled":
         raise KeyboardInterrupt
     result = PlayResult(
@@ -131,15 +138,17 @@ def run_playbook(
         hosts=sorted(stats.get("processed", {})),
     )
     if not result.hosts:
+        # What is wrong with the inventory or the pattern is said best where they are read.
+        inventories.load(inventory, limit)
         if run.rc:
             raise RoostError(
                 f"{inventory}: Ansible ended before it reached a host ({run.status}, exit "
                 f"status {run.rc})",
-                fix="its own message stands above",
+                why=inventories.message(said),
+                fix="" if said else "its own message stands above",
             )
         raise RoostError(
             f"{inventory}: no host was processed",
-            why=f"limit {limit!r} matches none" if limit else "the inventory lists none",
             fix=f"ansible-inventory -i {inventory} --graph",
         )
     return result
@@ -183,7 +192,7 @@ def ask(
         playbook's end.
 
     Raises:
-        UsageError: The inventory does not exist.
+        UsageError: The inventory cannot be read, or has no host that the pattern matches.
         RoostError: No host was processed, or Ansible did not get that far.
     """
     found: dict[str, dict[str, Any]] = {}

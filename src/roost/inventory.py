@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roost import ansible_environment
 from roost.errors import RoostError, UsageError
 from roost.root import repository_root
 
@@ -37,6 +38,10 @@ _SSH_OPTIONS = (
     "ssh_extra_args",
 )
 _TIMEOUT_S = 120
+#: Characters of what Ansible says that are passed on.
+_LONGEST_MESSAGE = 600
+#: Of one range in a host pattern; more is a slip.
+_MOST_NUMBERS = 10_000
 #: The group of hosts that stand before others and serve nothing themselves.
 GATEWAYS = "gateways"
 
@@ -102,12 +107,20 @@ def resolve_path(path: str | Path) -> Path:
     existing absolute paths leave this function.
 
     Raises:
-        UsageError: No such file or directory.
+        UsageError: The path is empty, there is no such file or directory, or it is a directory that
+            holds more than inventories.
     """
+    if not str(path).strip():
+        raise UsageError(
+            "the inventory's path (-i) is empty",
+            why="to Ansible that is this directory, and it would run every executable file in it",
+            fix="is a variable of the shell unset?",
+        )
     given = Path(path).expanduser()
     roots = list(dict.fromkeys([Path.cwd(), _root()]))
     for root in roots:
         if (root / given).exists():
+            _refuse_to_run_everything(root / given)
             return (root / given).absolute()
     known = sorted(f"inventory/{entry.name}" for entry in (_root() / "inventory").glob("*/"))
     near = difflib.get_close_matches(str(given), known, n=1)
@@ -117,6 +130,64 @@ def resolve_path(path: str | Path) -> Path:
         why="looked in " + " and ".join(str(root) for root in roots),
         fix=hint + (f"inventories are: {', '.join(known)}" if known else ""),
     )
+
+
+def _refuse_to_run_everything(path: Path) -> None:
+    """Ansible runs every executable file below an inventory directory, to ask it for hosts.
+
+    Raises:
+        UsageError: It is the checkout or the home directory, or one of those is inside it.
+    """
+    for what, folder in (("the checkout", _root()), ("the home directory", Path.home())):
+        if folder.resolve().is_relative_to(path.resolve()):
+            inside = "is" if folder.resolve() == path.resolve() else "holds"
+            raise UsageError(
+                f"{path} is no inventory: it {inside} {what}",
+                why="Ansible would run every executable file below it to ask for hosts",
+                fix="name the inventory's own file or directory, as in inventory/spark",
+            )
+
+
+def pattern(limit: str | None) -> str | None:
+    """A host pattern as Ansible is to be given it.
+
+    ``spark-0[1-4]`` means to everybody what it means to a shell. To Ansible brackets at the end are
+    places in a list of hosts, in a spelling that it no longer reads, so that it drops them with a
+    warning and matches nothing. As an expression it says what was meant.
+
+    Raises:
+        UsageError: It is empty, which for Ansible is every host.
+    """
+    if limit is None:
+        return None
+    if not limit.strip():
+        raise UsageError(
+            "the host pattern (--limit) is empty",
+            why="to Ansible that is every host",
+            fix="is a variable of the shell unset? without --limit every host is meant",
+        )
+    return re.sub(
+        r"(?<![^,:\s])([!&]?)((?:[^\s,:~@!&][^\s,:~]*?)?)\[(\d+)-(\d+)\](?![^,:\s])", _range, limit
+    )
+
+
+def _range(found: re.Match[str]) -> str:
+    """One pattern with such a range at its end, as an expression."""
+    sign, before, first, last = found.groups()
+    numbers = range(int(first), int(last) + 1)
+    if not 0 < len(numbers) <= _MOST_NUMBERS:
+        return found[0]
+    width = len(first) if len(first) == len(last) else 0
+    start = re.sub(r"\[[^\]]*\]|.", _as_expression, before)
+    return f"{sign}~{start}({'|'.join(f'{number:0{width}}' for number in numbers)})$"
+
+
+def _as_expression(found: re.Match[str]) -> str:
+    """What a part of a shell's pattern is in a regular expression."""
+    part = found[0]
+    if part.startswith("[") and part.endswith("]"):
+        return part.replace("[!", "[^", 1)
+    return {"*": ".*", "?": "."}.get(part) or re.escape(part)
 
 
 def _root() -> Path:
@@ -135,11 +206,12 @@ def load(path: str | Path, limit: str | None = None) -> Inventory:
 
     Raises:
         UsageError: No such inventory, no hosts in it, none that match, or a variable of a host
-            that cannot be templated.
-        RoostError: Ansible is missing, or failed (a vault without its password, bad YAML).
+            that cannot be templated; or Ansible cannot read it (bad YAML, a vault without its
+            password).
+        RoostError: Ansible is missing, or took too long.
     """
     inventory = resolve_path(path)
-    results, messages = _ask_ansible(inventory, limit or "all")
+    results, messages = _ask_ansible(inventory, pattern(limit) or "all")
     hosts = {}
     for name, result in sorted(results.items()):
         if "msg" not in result or result.get("failed"):
@@ -185,6 +257,7 @@ def _ask_ansible(inventory: Path, pattern: str) -> tuple[dict[str, Any], str]:
     command += ["-a", json.dumps({"msg": _expression()})]
     environment = {
         **os.environ,
+        **ansible_environment.environment(),
         "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
         "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
         # As little as possible beside the document, and no variables in a log file.
@@ -216,9 +289,9 @@ def _ask_ansible(inventory: Path, pattern: str) -> tuple[dict[str, Any], str]:
     except (ValueError, KeyError, IndexError):
         tasks = None
     if tasks is None or _unreadable(done.stderr):
-        raise RoostError(
+        raise UsageError(
             f"{inventory}: Ansible cannot read it",
-            why=_ansible_message(done.stderr) or f"exit status {done.returncode}",
+            why=message(done.stderr) or f"exit status {done.returncode}",
             fix=_vault_fix(done.stderr),
         )
     return (dict(tasks[0]["hosts"]) if tasks else {}), done.stderr
@@ -235,14 +308,26 @@ def _vault_fix(stderr: str) -> str:
     return ""
 
 
-def _ansible_message(stderr: str) -> str:
-    """The reasons in Ansible's warnings and errors, without the blank lines and decoration."""
-    flat = " ".join(stderr.partition("Traceback (most recent call last)")[0].split())
-    for marker in ("[ERROR]: ", "ERROR! ", "[WARNING]: "):
+def message(output: str) -> str:
+    """The reasons in what Ansible prints when it fails, without blank lines and decoration.
+
+    Of several plugins that tried to read a file the one that can say where it failed is the right
+    one; the others' reasons are about another format.
+    """
+    placed = re.findall(
+        r"Failed to parse inventory with '\w+' plugin: (.+?)\n.*?^Origin: (\S+:\d+(?::\d+)?)$",
+        output,
+        flags=re.MULTILINE | re.DOTALL,
+    )
+    if placed:
+        reasons = (f"{' '.join(reason.split()).rstrip('.')} ({place})" for reason, place in placed)
+        return "; ".join(dict.fromkeys(reasons))[:_LONGEST_MESSAGE]
+    flat = " ".join(output.partition("Traceback (most recent call last)")[0].split())
+    for marker in ("[ERROR]: ", "ERROR! ", "ERROR: ", "[WARNING]: "):
         _, found, after = flat.partition(marker)
         if found:
-            return after[:600].replace("[WARNING]: ", "; ")
-    return flat[:600]
+            return after[:_LONGEST_MESSAGE].replace("[WARNING]: ", "; ")
+    return flat[:_LONGEST_MESSAGE]
 
 
 def _last_cause(message: str) -> str:
@@ -258,7 +343,7 @@ def _no_hosts(inventory: Path, limit: str | None, messages: str) -> UsageError:
         )
     return UsageError(
         f"{inventory}: no hosts in it",
-        why=_ansible_message(messages) if "Unable to parse" in messages else "",
+        why=message(messages) if "Unable to parse" in messages else "",
         fix="add hosts to its hosts.yml",
     )
 

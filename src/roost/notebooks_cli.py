@@ -159,7 +159,7 @@ def bench(suite: str, prompts: Path | None, **given: Any) -> None:
     metavar="CHOICES",
     help="Deploy and measure these on one host instead (dflash,mtp,none), and recommend.",
 )
-@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Inventory path.")
+@click.option("-i", "--inventory", type=options.inventory_path, help="Inventory path.")
 @click.option("--host", metavar="HOST", help="The host for --deploy.")
 @click.option("--suite", metavar="NAME", help="What is measured of each choice; see roost bench.")
 @options.prompts

@@ -15,14 +15,27 @@ from roost.references import MIRROR
 
 _Verb = TypeVar("_Verb", bound=Callable[..., Any])
 
+
+class _InventoryPath(click.Path):
+    """A path, and no empty one: a :class:`Path` could not tell that from the working directory."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> Any:
+        if not str(value).strip():
+            self.fail("it is empty: is a variable of the shell unset?", parameter, context)
+        return super().convert(value, parameter, context)
+
+
+inventory_path = _InventoryPath(path_type=Path)
 inventory = click.option(
-    "-i", "--inventory", required=True, type=click.Path(path_type=Path), help="Inventory path."
+    "-i", "--inventory", required=True, type=inventory_path, help="Inventory path."
 )
 asked_hosts = click.argument("hosts", nargs=-1, metavar="[HOST]...")
 asked_inventory = click.option(
     "-i",
     "--inventory",
-    type=click.Path(path_type=Path),
+    type=inventory_path,
     help="HOSTs are names of this inventory; all of its hosts if none is given.",
 )
 limit = click.option(

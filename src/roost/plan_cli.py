@@ -28,7 +28,7 @@ from roost.hosts import HostFacts
 @click.option(
     "-i",
     "--inventory",
-    type=click.Path(path_type=Path),
+    type=options.inventory_path,
     help="Plan every host of this inventory, as its variables say, instead of a RECIPE.",
 )
 @options.limit

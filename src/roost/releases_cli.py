@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from roost import options
-from roost.errors import RoostError
 from roost.printable import printable
 
 
@@ -113,9 +112,5 @@ def _play(
         become_password=options.password(ask_become_pass),
         extra_vars={name: value for name, value in told.items() if value} or None,
     )
-    if not result.ok:
-        bad = ", ".join([*result.failed, *result.unreachable])
-        raise RoostError(
-            f"{playbook} failed on: {bad or 'no host in particular'} ({result.status})"
-        )
+    result.require(playbook)
     click.echo(f"{done}: " + ", ".join(result.hosts))

@@ -228,3 +228,10 @@ def test_a_password_is_asked_for_at_a_terminal_and_read_from_a_pipe(
     monkeypatch.setattr("sys.stdin", io.StringIO("secret\nmore\n"))
     assert options.password(True) == "secret"
     assert options.password(False) is None
+
+
+@pytest.mark.parametrize("verb", ["plan", "deploy", "lock", "probe", "bundle", "compare"])
+def test_an_empty_inventory_path_is_refused(verb: str) -> None:
+    done = CliRunner().invoke(cli, [verb, "-i", ""])
+    assert done.exit_code == 2
+    assert "is a variable of the shell unset?" in done.output

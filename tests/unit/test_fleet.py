@@ -11,6 +11,7 @@ import ansible_runner
 import pytest
 
 from roost import fleet
+from roost.errors import RoostError, UsageError
 
 INVENTORY = Path(__file__).parents[2] / "inventory" / "lab"
 
@@ -71,3 +72,38 @@ def test_who_was_reached_again_has_not_failed(monkeypatch: pytest.MonkeyPatch) -
     found, failed = fleet.ask("deploy", "Say", INVENTORY)
     assert found == {"a": {"x": 1}, "b": {"x": 2}}
     assert failed == {"b": "no requests", "c": "No route to host"}
+
+
+def test_why_ansible_did_not_start_is_said() -> None:
+    with pytest.raises(RoostError, match="ended before it reached a host") as caught:
+        fleet.ask("no-such-playbook", "Say", INVENTORY)
+    assert "no-such-playbook.yml could not be found" in caught.value.why
+    assert "above" not in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "said"),
+    [
+        ("all: [\n", None, "Ansible cannot read it"),
+        ("all: {hosts: {}}\n", None, "no hosts in it"),
+        ("all: {hosts: {a: }}\n", "b", "no host matches 'b'"),
+    ],
+)
+def test_an_inventory_without_the_host_is_the_users_slip(
+    tmp_path: Path, text: str, limit: str | None, said: str
+) -> None:
+    (tmp_path / "hosts.yml").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        fleet.ask("status", "Say", tmp_path / "hosts.yml", limit=limit)
+
+
+def test_the_pattern_is_given_as_it_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    def runs(**options: Any) -> Any:
+        given.append(options["limit"])
+        return run("successful")(**options)
+
+    monkeypatch.setattr(ansible_runner, "run", runs)
+    fleet.run_playbook("deploy", INVENTORY, limit="lab-0[1-2]")
+    assert given == [r"~lab\-0(1|2)$"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -88,6 +89,59 @@ def test_limit(site: Path) -> None:
         inventory.load(site, "nope")
 
 
+@pytest.mark.parametrize(
+    ("limit", "hosts"),
+    [
+        ("spark-0[1-2]", "1 2"),
+        ("spark-0[2-3],!spark-0[3-3]", "2"),
+        ("spark-[01-11]", "1 2 3 11"),
+        ("spark-[9-11]", "11"),
+        ("sp?rk-[!1][1-1]", "1"),
+        ("*rk-0[2-9]:&all", "2 3"),
+        # As Ansible has them: places in the list, an expression, a shell's pattern.
+        ("spark*[0:1]", "1 2"),
+        ("~spark-0[1-2]", "1 2"),
+        ("spark-0[1-2]*", "1 2"),
+    ],
+)
+def test_ranges_mean_what_they_mean_to_a_shell(tmp_path: Path, limit: str, hosts: str) -> None:
+    names = [f"spark-{number:02}" for number in (1, 2, 3, 11)]
+    (tmp_path / "hosts.yml").write_text("all: {hosts: {" + ", ".join(names) + "}}\n")
+    found = inventory.load(tmp_path / "hosts.yml", limit).hosts
+    assert list(found) == [f"spark-{int(number):02}" for number in hosts.split()]
+
+
+@pytest.mark.parametrize("limit", ["spark-0[4-1]", "spark-[0-99999999]"])
+def test_no_range_matches_nothing(site: Path, limit: str) -> None:
+    with pytest.raises(UsageError, match="no host matches"):
+        inventory.load(site, limit)
+
+
+@pytest.mark.parametrize("limit", ["", " "])
+def test_an_empty_pattern_is_not_every_host(site: Path, limit: str) -> None:
+    with pytest.raises(UsageError, match=r"pattern .* is empty"):
+        inventory.load(site, limit)
+
+
+def test_what_holds_programs_is_no_inventory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, home = tmp_path / "src" / "checkout", tmp_path / "home"
+    (checkout / "playbooks").mkdir(parents=True)
+    (checkout / "deploy.yml").touch()
+    program = home / "program"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(checkout)
+    (tmp_path / "link").symlink_to(checkout)
+    for path in ("", " ", ".", "..", "~", "/", tmp_path / "link"):
+        with pytest.raises(UsageError, match=r"no inventory: it (is|holds)|is empty"):
+            inventory.load(path)
+    assert not (tmp_path / "was-run").exists()
+
+
 def test_unknown_host_names_near_misses(site: Path) -> None:
     with pytest.raises(UsageError, match=r"no host 'spark-1'[\s\S]*did you mean spark-01"):
         inventory.load(site).host("spark-1")
@@ -123,6 +177,9 @@ def test_no_hosts_and_bad_yaml(tmp_path: Path) -> None:
         inventory.load(tmp_path / "bad.yml")
     assert "bad.yml:2:1" in caught.value.why
     assert "Traceback" not in caught.value.why
+    # Once, and not what other formats' plugins have to say.
+    assert caught.value.why.count("parsing failed") == 1
+    assert "ini" not in caught.value.why
 
 
 def test_vault(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +205,33 @@ def test_passwords_do_not_show(site: Path) -> None:
     host = inventory.load(site).host("spark-01")
     assert host.connection.password == "hunter2"
     assert "hunter2" not in repr(host)
+
+
+@pytest.mark.parametrize("locale", ["C", "nosuch", "nosuch.UTF-8"])
+def test_a_locale_that_ansible_refuses(site: Path, locale: str) -> None:
+    # In a process of its own: what a locale is, is found out once.
+    program = f"from roost import inventory; print(*inventory.load({str(site)!r}).hosts)"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "LC_ALL": locale},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "here spark-01 spark-02\n"), done.stderr
+
+
+def test_a_home_that_cannot_be_written(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match=r"cannot be written[\s\S]*ANSIBLE_HOME"):
+        inventory.load(site)
+    monkeypatch.setenv("ANSIBLE_HOME", str(tmp_path / "elsewhere"))
+    assert inventory.load(site).hosts
+
+
+def test_no_path_in_the_environment(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PATH")
+    assert inventory.load(site).hosts
