@@ -476,8 +476,10 @@ def test_what_is_no_comparison_is_refused_and_leaves_no_folder(tmp_path: Path) -
         ([str(a), 7], "parameter runs is 7"),
     ]
     for given, message in cases:
-        with pytest.raises(RoostError, match=message):
+        with pytest.raises(RoostError, match=message) as caught:
             compare.start(given, runs_dir=str(tmp_path))
+        # A run that is damaged, or not finished, is no slip of whoever asks.
+        assert caught.value.exit_code == (1 if "finished" in message or "json" in message else 2)
     for tolerance in ("x", True, -0.1, 1.0, math.nan):
         with pytest.raises(UsageError, match="tolerance"):
             compare.start([str(a), str(other)], tolerance=tolerance, runs_dir=str(tmp_path))

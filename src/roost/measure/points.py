@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from roost import parquet, runs
-from roost.errors import RoostError
+from roost.errors import RoostError, UsageError
 from roost.figures import Figure as PublishedFigure
 from roost.measure import statistics
 from roost.measure.checks import Evidence
@@ -409,13 +409,14 @@ def read(folder: Path) -> Benchmark:
     """The points of a finished run.
 
     Raises:
-        RoostError: The folder is no run, is empty or unfinished, or is no benchmark.
+        UsageError: The folder is no run, or none of a benchmark.
+        RoostError: It is empty or unfinished, or a file of it is broken.
     """
     if not folder.is_dir():
-        raise RoostError(f"{folder}: no such run", fix="runs are folders under runs/")
+        raise UsageError(f"{folder}: no such run", fix="runs are folders under runs/")
     result = runs.read(folder)
     if not (folder / FILE).is_file():
-        raise RoostError(f"{folder}: no benchmark", why=f"it is a run of {result.notebook}")
+        raise UsageError(f"{folder}: no benchmark", why=f"it is a run of {result.notebook}")
     return load(folder)
 
 
