@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import gc
 import itertools
 import json
@@ -474,6 +475,60 @@ def test_a_run_that_goes_away_meanwhile_is_told(
     monkeypatch.setattr(Path, "hardlink_to", vanish)
     built = reportsite.build(root, root.parent / "site")
     assert built.problems == [f"{name}/engine.log: cannot be read" for name in _NAMES]
+
+
+def test_files_that_would_have_one_name_in_the_site_are_all_there(root: Path) -> None:
+    """A name with .txt behind it may be another file's own, or a folder's, also a run's."""
+    folder = root / _NAMES[0]
+    own = {
+        "notes": "kept\n", "notes.txt": "other\n", "notes.2.txt": "third\n",
+        "a.html": "page\n", "a.html.txt/b.log": "within\n", "c": "above\n",
+    }  # fmt: skip
+    for name, text in own.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    keep(folder, "c.txt", notebook="verify")
+    site = build(root)
+    assert {name: (folder / name).read_text() for name in own} == own
+    raw = site / "raw" / _NAMES[0]
+    shown = {"notes": "notes.3.txt", "a.html": "a.html.2.txt", "c": "c.2.txt"}
+    for name, text in own.items():
+        assert (raw / shown.get(name, name)).read_text() == text
+        href = f'href="../raw/{_NAMES[0]}/{shown.get(name, name)}"'
+        assert href in (site / _PAGES[0]).read_text()
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
+def test_where_no_file_can_be_linked_it_is_copied(
+    root: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(target: Path, source: Path) -> None:
+        raise OSError(code, os.strerror(code), str(source), None, str(target))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    site = build(root)
+    for name in _NAMES:
+        assert (site / "raw" / name / "engine.log").read_text() == (
+            root / name / "engine.log"
+        ).read_text()
+
+
+def test_a_copy_is_never_written_over_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is there may be a run's own file by a second name."""
+    source, target, own = (tmp_path / name for name in ("source", "target", "own"))
+    source.write_text("other\n")
+    own.write_text("evidence\n")
+    target.hardlink_to(own)
+
+    def refuse(target: Path, source: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    with pytest.raises(FileExistsError):
+        publish._link(source, target)
+    assert own.read_text() == "evidence\n"
 
 
 def test_a_full_disk_leaves_the_site_that_was_there(root: Path) -> None:

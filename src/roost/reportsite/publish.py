@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from itertools import chain, count
 from pathlib import Path
 
 from roost.errors import RoostError, UsageError
@@ -280,20 +281,37 @@ def _keep_files(
             # Where a folder is closed to us, Path's own questions raise.
             if file.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
                 continue
-            shown = relative if source.suffix.lower() in _PLAIN else f"{relative}.txt"
-            target = site / "raw" / name / shown
+            shown = file if source.suffix.lower() in _PLAIN else f"{file}.txt"
+            target = site / "raw" / name / relative
             target.parent.mkdir(parents=True, exist_ok=True)
+            if shown != file:
+                shown = _unused(shown, target.parent, {*names, *directories})
+            target = target.with_name(shown)
             if _link(source, target):
-                found[relative] = f"raw/{name}/{shown}"
+                found[relative] = target.relative_to(site).as_posix()
             else:
                 unread.append(f"{name}/{relative}: cannot be read")
     return found, unread, seen
 
 
+def _unused(wanted: str, folder: Path, others: Set[str]) -> str:
+    """A name that no file has by itself, neither of this run nor of one within it."""
+    stem, suffix = os.path.splitext(wanted)  # noqa: PTH122 - a name, not a path
+    names = chain([wanted], (f"{stem}.{number}{suffix}" for number in count(2)))
+    return next(name for name in names if name not in others and not (folder / name).exists())
+
+
+#: Why a file cannot be had a second time, on a disk that would hold a copy.
+_NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES}
+
+
 def _link(source: Path, target: Path) -> bool:
     """The same file a second time, or a copy of it where that cannot be: runs are large.
 
-    False where it is somebody else's to read, or is gone meanwhile.
+    Nothing is written where there is something: that may be the run's own file, linked.
+
+    Returns:
+        False where it is somebody else's to read, or is gone meanwhile.
     """
     if not os.access(source, os.R_OK):
         return False
@@ -301,8 +319,11 @@ def _link(source: Path, target: Path) -> bool:
         target.hardlink_to(source)
     except FileNotFoundError:
         return False
-    except OSError:
-        shutil.copyfile(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with source.open("rb") as original, target.open("xb") as copy:
+            shutil.copyfileobj(original, copy)
     return True
 
 
