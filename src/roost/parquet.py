@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from roost import kept_files
 from roost.errors import RoostError
 
 
@@ -53,7 +54,7 @@ def read(
     import pyarrow.parquet
 
     try:
-        with path.open("rb") as stream:
+        with kept_files.opened(path) as stream:
             found = pa.parquet.read_table(stream)
     except OSError as error:
         # Also what pyarrow raises for a file that was cut off.

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import atomic, deployment, failures, report
+from roost import atomic, deployment, failures, kept_files, report
 from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
@@ -308,7 +308,7 @@ def read(folder: Path) -> Result:
         RoostError: There is none, or it is not one.
     """
     try:
-        return Result.model_validate_json((folder / RESULT).read_text(encoding="utf-8"))
+        return Result.model_validate_json(kept_files.text(folder / RESULT))
     except OSError as error:
         raise RoostError(f"{folder}: no finished run", why=str(error.strerror)) from None
     except ValidationError as error:

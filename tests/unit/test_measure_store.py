@@ -128,6 +128,50 @@ def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Pat
     assert (found.runs.iloc[0]["state"] in {"passed", "failed"}) == whole
 
 
+READ = ["result.json", "host.json", "benchmark.json", "requests.parquet", "acceptance.parquet"]
+
+
+@pytest.mark.parametrize("file", READ)
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_links_and_pipes_in_a_run_are_told_and_not_followed(
+    kind: str, file: str, root: Path, tmp_path: Path
+) -> None:
+    path = keep(root, "0-odd", benchmark(4)) / file
+    elsewhere = path.rename(tmp_path / f"elsewhere-{file}")
+    if kind == "link":
+        path.symlink_to(elsewhere)
+    else:
+        os.mkfifo(path)
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"{path}: cannot be read (a {kind}")
+    assert list(found.runs["run"])[1:] == ["1-spark-01", "2-spark-02", "3-spark-01"]
+
+
+def test_samples_behind_a_link_are_not_read(root: Path, tmp_path: Path) -> None:
+    path = root / "1-spark-01" / "gpu.parquet"
+    path.symlink_to(path.rename(tmp_path / "elsewhere"))
+    with pytest.raises(RoostError, match=r"gpu\.parquet: cannot be read\n.*a link"):
+        measure.load_runs(root, say=nothing).gpu_samples()
+
+
+def test_a_file_that_is_larger_than_any_of_a_run_is_not_read(root: Path) -> None:
+    with (root / "1-spark-01" / "result.json").open("r+b") as sparse:
+        sparse.truncate(2**40)
+    said: list[str] = []
+    measure.load_runs(root, say=said.append)
+    assert len(said) == 1
+    assert "1-spark-01/result.json: cannot be read (1,048,576 MiB, 128 at the most)" in said[0]
+
+
+def test_a_folder_of_runs_may_be_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "named").symlink_to(root)
+    found = measure.load_runs(tmp_path / "named", say=nothing)
+    assert list(found.runs["run"]) == ["1-spark-01", "2-spark-02", "3-spark-01"]
+    assert not found.requests().empty
+
+
 def test_where_no_run_is_finished_frames_have_their_columns(tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     (tmp_path / "odd").mkdir()

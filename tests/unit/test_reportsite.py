@@ -477,6 +477,18 @@ def test_a_run_that_goes_away_meanwhile_is_told(
     assert built.problems == [f"{name}/engine.log: cannot be read" for name in _NAMES]
 
 
+def test_what_a_link_leads_to_is_not_in_the_site(root: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "config.json"
+    secret.write_text('{"auths": {"registry.test": {"auth": "c2VjcmV0"}}}')
+    (root / "3-hostile").mkdir()
+    (root / "3-hostile" / "result.json").symlink_to(secret)
+    built = reportsite.build(root, root.parent / "site")
+    assert len(built.problems) == 1
+    assert "result.json: cannot be read (a link" in built.problems[0]
+    for name, text in files(root.parent / "site").items():
+        assert b"c2VjcmV0" not in text, name
+
+
 def test_files_that_would_have_one_name_in_the_site_are_all_there(root: Path) -> None:
     """A name with .txt behind it may be another file's own, or a folder's, also a run's."""
     folder = root / _NAMES[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from roost import asking, deployment, releases, runs, site, ssh
+from roost import asking, deployment, kept_files, releases, runs, site, ssh
 from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RefusedError, UsageError
@@ -128,7 +128,7 @@ def _earlier(
         if folder is None and (path.parent / runs.RESULT).is_file():
             continue
         try:
-            notes = Notes.model_validate_json(path.read_text(encoding="utf-8"))
+            notes = Notes.model_validate_json(kept_files.read(path))
         except (OSError, ValidationError):
             continue
         if (notes.kind, notes.host, notes.question) == (kind, host, question):

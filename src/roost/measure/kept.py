@@ -175,6 +175,6 @@ class Kept:
             RoostError: The file is broken.
         """
         path = self.folder / throttling.FILE
-        if not os.path.exists(path):  # noqa: PTH110 - of a folder that is closed to us Path raises
+        if not os.path.lexists(path):
             return []
         return read_parquet(path, throttling.COLUMNS, throttling.NOT_ALWAYS)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from roost import quality, runs
+from roost import kept_files, quality, runs
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.launch import Resolved
@@ -109,7 +109,7 @@ def read(named: Any, home: Path, wanted: dict[str, Any]) -> Reference:
     if not runs.read(folder).ok:
         raise UsageError(f"reference {name}: did not pass itself", fix="verify that host again")
     try:
-        found = Reference.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+        found = Reference.model_validate_json(kept_files.read(folder / FILE))
     except (OSError, ValidationError):
         raise UsageError(
             f"reference {name}: keeps no greedy answers ({FILE})",

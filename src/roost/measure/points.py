@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from roost import parquet, runs
+from roost import kept_files, parquet, runs
 from roost.errors import RoostError, UsageError
 from roost.figures import Figure as PublishedFigure
 from roost.measure import statistics
@@ -427,7 +427,7 @@ def load(folder: Path) -> Benchmark:
         RoostError: There are none, or a file of them is broken.
     """
     try:
-        found = parse((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
+        found = parse(kept_files.text(folder / FILE), folder / FILE)
     except OSError as error:
         raise RoostError(f"{folder / FILE}: cannot be read", why=str(error.strerror)) from None
     except UnicodeDecodeError as error:

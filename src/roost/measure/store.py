@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from roost import kept_files
 from roost.errors import RoostError, UsageError
 from roost.measure import points
 from roost.measure.kept import Kept, KeptHost, KeptResult
@@ -171,7 +172,7 @@ def _rollout(path: Path) -> dict[str, Any]:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(kept_files.text(path))
     except OSError as error:
         raise RoostError(f"{path}: cannot be read", why=str(error.strerror)) from None
     except (ValueError, RecursionError) as error:

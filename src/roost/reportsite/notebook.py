@@ -14,6 +14,7 @@ import bleach
 import nbformat
 from bleach.css_sanitizer import ALLOWED_SVG_PROPERTIES, CSSSanitizer
 
+from roost import kept_files
 from roost.errors import RoostError
 
 _SVG = {"svg", "g", "path", "defs", "use", "clipPath", "rect", "line", "circle", "text"}
@@ -41,7 +42,7 @@ def render(path: Path) -> str:
         RoostError: It cannot be read, or is no notebook.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = kept_files.text(path)
         notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
         body, _ = _exporter().from_notebook_node(notebook)
     except OSError as error:

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
 
+from roost import kept_files
 from roost.errors import RoostError, UsageError
 from roost.measure import store
 from roost.measure.store import SITE_MARK
@@ -322,7 +323,7 @@ def _link(source: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        with source.open("rb") as original, target.open("xb") as copy:
+        with kept_files.opened(source, most=None) as original, target.open("xb") as copy:
             shutil.copyfileobj(original, copy)
     return True
 

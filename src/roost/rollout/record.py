@@ -24,7 +24,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import atomic, runs
+from roost import atomic, kept_files, runs
 from roost.errors import RoostError
 from roost.root import repository_root
 
@@ -167,7 +167,7 @@ def read(folder: Path) -> Rollout:
         RoostError: Nothing is, or it is none.
     """
     try:
-        return Rollout.model_validate_json((folder / FILE).read_text(encoding="utf-8"))
+        return Rollout.model_validate_json(kept_files.read(folder / FILE))
     except OSError as error:
         raise RoostError(f"{folder}: no rollout", why=str(error.strerror)) from None
     except ValidationError as error:
