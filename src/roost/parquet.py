@@ -48,9 +48,10 @@ def read(
         may_lack: Columns of which a value may be unknown.
 
     Raises:
-        RoostError: It is not there, is no Parquet, or has not these columns.
+        RoostError: It is not there, is no Parquet, or has not these columns, each with its values.
     """
     import pyarrow as pa
+    import pyarrow.compute
     import pyarrow.parquet
 
     try:
@@ -67,6 +68,9 @@ def read(
         raise RoostError(f"{path}: another table than it should be", why=str(error)) from None
     if gaps := [name for name in columns if table[name].null_count and name not in may_lack]:
         raise RoostError(f"{path}: rows without {' or '.join(gaps)}")
+    for name in (name for name, kind in columns.items() if kind is float):
+        if pa.compute.all(pa.compute.is_finite(table[name])).as_py() is False:
+            raise RoostError(f"{path}: {name} is no finite number in each row")
     return list(table.to_pylist())
 
 

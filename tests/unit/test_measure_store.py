@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.kept_runs import benchmark, keep
 
 from roost import measure
 from roost.errors import RoostError, UsageError
-from roost.measure import points, store
+from roost.measure import compare, points, store
 
 
 @pytest.fixture
@@ -85,8 +87,15 @@ def test_no_run_gives_frames_with_their_columns(tmp_path: Path) -> None:
         measure.load_runs(tmp_path / "nowhere")
 
 
+def with_value(folder: Path, key: str, value: float) -> str:
+    """The folder's benchmark with another value in its first repetition."""
+    data = json.loads((folder / points.FILE).read_text())
+    data["cells"][0]["repetitions"][0][key] = value
+    return json.dumps(data)
+
+
 MADE = {"ok": True, "notebook": "x"}
-BROKEN = {
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "empty": ({}, "no result.json (the run was killed, or is still going on)"),
     "cut": ({"result.json": '{"ok": tr'}, "result.json: no JSON"),
     "list": ({"result.json": "[]"}, "result.json: no JSON object"),
@@ -100,7 +109,8 @@ BROKEN = {
     "points": ({"benchmark.json": "{"}, "benchmark.json"),
     "table": ({"requests.parquet": "PAR1"}, "requests.parquet"),
     "machine": ({"host.json": '{"facts": [1]}'}, "host.json: facts"),
-    "nan": ({"benchmark.json": None}, "benchmark.json: no figures in it"),
+    "nan": ({"benchmark.json": math.nan}, "benchmark.json: cells.0.repetitions.0.duration"),
+    "infinite": ({"benchmark.json": math.inf}, "benchmark.json: cells.0.repetitions.0.duration"),
 }
 
 
@@ -108,14 +118,13 @@ BROKEN = {
 def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Path) -> None:
     files, message = BROKEN[name]
     folder = root / "0-broken"
-    if name in {"points", "table", "machine", "nan"}:
+    whole = name in {"points", "table", "machine", "nan", "infinite"}
+    if whole:
         keep(root, folder.name, benchmark(4))
     folder.mkdir(exist_ok=True)
     for file, text in files.items():
-        if text is None:
-            data = json.loads((folder / points.FILE).read_text())
-            data["cells"][0]["repetitions"][0]["output_throughput"] = float("nan")
-            text = json.dumps(data)
+        if isinstance(text, float):
+            text = with_value(folder, "duration", text)
         (folder / file).write_text(text)
     said: list[str] = []
     found = measure.load_runs(root, say=said.append)
@@ -124,8 +133,19 @@ def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Pat
     assert message in said[0]
     assert found.problems == said
     assert list(found.runs["run"]) == ["0-broken", "1-spark-01", "2-spark-02", "3-spark-01"]
-    whole = name in {"points", "table", "machine", "nan"}
     assert (found.runs.iloc[0]["state"] in {"passed", "failed"}) == whole
+
+
+def test_a_number_beyond_all_engines_stops_no_other_run(root: Path) -> None:
+    file = keep(root, "0-odd", benchmark(4)) / points.FILE
+    file.write_text(with_value(file.parent, "output_throughput", 1e308))
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"{file}: no figures in it (")
+    assert set(found.points["run"]) == {"1-spark-01", "2-spark-02"}
+    with pytest.raises(RoostError, match="no figures in it"):
+        compare.load([file.parent, root / "1-spark-01"])
 
 
 READ = ["result.json", "host.json", "benchmark.json", "requests.parquet", "acceptance.parquet"]

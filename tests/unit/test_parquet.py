@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -37,6 +38,17 @@ def test_what_cannot_be_read_is_named(keep: int | None, message: str, tmp_path: 
         path.write_bytes(table().encode()[:keep])
     with pytest.raises(RoostError, match=message):
         parquet.read(path, COLUMNS)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_value_that_is_no_finite_number_is_named(value: float, tmp_path: Path) -> None:
+    path = tmp_path / "x.parquet"
+    rows = [
+        {"point": "a", "repetition": at, "clock": clock} for at, clock in ((1, None), (2, value))
+    ]
+    path.write_bytes(Table(COLUMNS, rows).encode())
+    with pytest.raises(RoostError, match=r"x\.parquet: clock is no finite number"):
+        parquet.read(path, COLUMNS, {"clock"})
 
 
 @pytest.mark.parametrize(

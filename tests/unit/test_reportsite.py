@@ -489,6 +489,21 @@ def test_what_a_link_leads_to_is_not_in_the_site(root: Path, tmp_path: Path) -> 
         assert b"c2VjcmV0" not in text, name
 
 
+def test_no_page_lies_in_the_way_of_another(root: Path) -> None:
+    long = "n" * 255
+    names = ["x", "x.html/y", "x.html~/y", f"{long}/y", f"{long[1:]}m"]
+    for name in names:
+        keep(root, name, notebook="verify", host=f"of {name}")
+    (root / "x" / long).write_text("kept")
+    built = reportsite.build(root, root.parent / "site")
+    assert built.problems == []
+    for name in names:
+        assert f"on of {name}</h1>" in built.pages[name].read_text()
+    assert built.pages["x"].name == "x.html"
+    (copy,) = (root.parent / "site" / "raw" / "x").glob("nnn*.txt")
+    assert copy.read_text() == "kept"
+
+
 def test_files_that_would_have_one_name_in_the_site_are_all_there(root: Path) -> None:
     """A name with .txt behind it may be another file's own, or a folder's, also a run's."""
     folder = root / _NAMES[0]

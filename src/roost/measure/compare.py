@@ -229,7 +229,10 @@ def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
 def _read(folder: Path) -> Compared:
     # In this order: the first says best what the folder lacks.
     benchmark = points.read(folder)
-    return Compared(folder, runs.read(folder), benchmark, store.read(folder).facts())
+    kept = store.read(folder)
+    if kept.benchmark is None:
+        raise RoostError(kept.problem)
+    return Compared(folder, runs.read(folder), benchmark, kept.facts())
 
 
 def judge(ratio: Estimate, metric: Metric, tolerance: float = TOLERANCE) -> Verdict:

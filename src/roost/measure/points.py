@@ -52,7 +52,8 @@ _ACCEPTANCE_COLUMNS: dict[str, type] = {
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # JSON has neither infinity nor what is no number; Python's reader takes both.
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RequestPoint(_Data):

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -91,8 +90,14 @@ def name_of(folder: Path, root: Path | None = None) -> str:
     return relative.as_posix() if relative.parts else folder.resolve().name
 
 
-def read(folder: Path, root: Path | None = None) -> Kept:
-    """One run; what cannot be read of it is its ``problem``."""
+def read(folder: Path, root: Path | None = None, *, whole: bool = True) -> Kept:
+    """One run; what cannot be read of it is its ``problem``.
+
+    Args:
+        folder: The run's.
+        root: What its name is from.
+        whole: With all requests of a benchmark.
+    """
     name = name_of(folder, root)
     problems: list[str] = []
 
@@ -111,7 +116,7 @@ def read(folder: Path, root: Path | None = None) -> Kept:
     if document:
         result = attempt(lambda: _checked(KeptResult, document, folder / RESULT), None)
     if result is not None and points.FILE in there:
-        benchmark, measured = attempt(lambda: _benchmark(folder, name), (None, ()))
+        benchmark, measured = attempt(lambda: _benchmark(folder, name, whole), (None, ()))
     if HOST in there:
         path = folder / HOST
         machine = attempt(lambda: _checked(KeptHost, _object(path), path), None)
@@ -134,14 +139,8 @@ def read_all(root: Path) -> list[Kept]:
     Raises:
         UsageError: There is no such folder.
     """
-    return [_short(read(folder, root)) for folder in find(root)]
-
-
-def _short(kept: Kept) -> Kept:
-    """Without what would fill the memory: a thousand benchmarks have a million requests."""
-    if kept.benchmark is None:
-        return kept
-    return replace(kept, benchmark=points.parse(points.document(kept.benchmark)))
+    # A thousand benchmarks have a million requests, which would fill the memory.
+    return [read(folder, root, whole=False) for folder in find(root)]
 
 
 def _names(folder: Path) -> set[str]:
@@ -189,11 +188,15 @@ def _checked(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
         raise RoostError(f"{path}: {first_defect(error)}") from None
 
 
-def _benchmark(folder: Path, name: str) -> tuple[Benchmark, tuple[dict[str, Any], ...]]:
+def _benchmark(
+    folder: Path, name: str, whole: bool
+) -> tuple[Benchmark, tuple[dict[str, Any], ...]]:
     found = points.load(folder)
     try:
-        return found, tuple(_point_rows(found, name))
-    except ValueError as error:
+        rows = tuple(_point_rows(found, name))
+        return found if whole else points.parse(points.document(found)), rows
+    except (ValueError, ArithmeticError) as error:
+        # Of numbers that no engine reaches even the logarithm's interval has no end.
         raise RoostError(f"{folder / points.FILE}: no figures in it", why=str(error)) from None
 
 

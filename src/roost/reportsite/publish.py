@@ -282,7 +282,7 @@ def _keep_files(
             # Where a folder is closed to us, Path's own questions raise.
             if file.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
                 continue
-            shown = file if source.suffix.lower() in _PLAIN else f"{file}.txt"
+            shown = file if source.suffix.lower() in _PLAIN else f"{run_rows.fitting(file)}.txt"
             target = site / "raw" / name / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             if shown != file:

@@ -7,6 +7,7 @@ The site keeps them: a run that has not changed since is not read again.
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import math
 import os
@@ -23,6 +24,8 @@ from roost.measure.store import OF_A_HOST
 #: The metrics of the table of benchmarks and of what is drawn over time; decode speed is TPOT
 #: again, the accept rate follows the length.
 SHOWN = ("output_throughput", "accept_length", "ttft", "decode_speed")
+#: Bytes of a page's name, or a folder's; file systems take 255.
+_LONGEST = 240
 #: Median and the ends of its interval; nothing where nothing was measured.
 Cell = Sequence[float | None] | None
 
@@ -71,8 +74,24 @@ class Row:
 
 
 def address(name: str) -> str:
-    """Where a run's page is in the site."""
-    return f"runs/{name}.html"
+    """Where a run's page is in the site; no two runs have one, nor does one lie in the other's way.
+
+    Folders of a page are called as those of its run, unless they would be called as a page
+    (``x.html/y`` beside ``x``); the page of a name that is too long for ``.html`` has a hash in it.
+    """
+    *folders, own = name.split("/")
+    folders = [re.sub(r"\.html(~*)\Z", r".html\1~", folder) for folder in folders]
+    return "/".join(["runs", *(fitting(one) for one in folders), fitting(own) + ".html"])
+
+
+def fitting(name: str) -> str:
+    """A name with which another one begins: short enough that something may stand behind it."""
+    long = os.fsencode(name)
+    if len(long) <= _LONGEST:
+        return name
+    # The cut may go through a letter.
+    begin = long[: _LONGEST - 40].decode(errors="ignore")
+    return f"{begin}~{hashlib.sha256(long).hexdigest()[:32]}"
 
 
 def of(run: Kept) -> Row:
