@@ -29,7 +29,12 @@ _ATTRIBUTES = {
     "xmlns", "y", "y1", "y2",
 }  # fmt: skip
 #: What is never text for a reader, with its content: bleach takes away only the tags.
-_WITH_CONTENT = re.compile(r"<(style|script|metadata|title)\b.*?</\1\s*>", re.DOTALL | re.I)
+_WITH_CONTENT = re.compile(r"<(style|script|metadata|title)\b", re.I)
+_ENDS = {
+    name: re.compile(rf"</{name}\s*>", re.I) for name in ("style", "script", "metadata", "title")
+}
+#: Bytes of a notebook; to render and clean it takes seconds a megabyte that is no picture.
+LARGEST = 16 * 2**20
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]+")
 #: The first that an output has is shown; nothing that is a program or a widget.
 _SHOWN = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
@@ -39,24 +44,24 @@ def render(path: Path) -> str:
     """The cells of a notebook with their outputs.
 
     Raises:
-        RoostError: It cannot be read, or is no notebook.
+        RoostError: It cannot be read, is too large to be shown, or is no notebook.
     """
     try:
-        text = kept_files.text(path)
+        text = kept_files.text(path, LARGEST)
         notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
         body, _ = _exporter().from_notebook_node(notebook)
+        return clean(body)
     except OSError as error:
         raise RoostError(f"{path}: cannot be read", why=str(error.strerror)) from None
     except Exception as error:  # noqa: BLE001 - of a file that is no notebook anything may come
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise RoostError(f"{path}: no notebook that can be shown", why=why) from None
-    return clean(body)
 
 
 def clean(html: str) -> str:
     """HTML without anything that runs, is fetched, or reaches out of its place."""
     cleaned: str = bleach.clean(
-        _WITH_CONTENT.sub("", html),
+        _readable(html),
         tags=_TAGS,
         attributes=_allowed,
         protocols={"http", "https", "data"},
@@ -68,6 +73,27 @@ def clean(html: str) -> str:
         strip=True,
     )
     return cleaned
+
+
+def _readable(html: str) -> str:
+    """Without the elements whose content no reader sees, in one pass.
+
+    One pattern for begin and end would look for the end of each begin anew: hours, of a page of
+    begins alone.
+    """
+    kept, at = [], 0
+    endless = set()
+    for begin in _WITH_CONTENT.finditer(html):
+        name = begin[1].lower()
+        if begin.start() < at or name in endless:
+            continue
+        end = _ENDS[name].search(html, begin.end())
+        if end is None:
+            endless.add(name)
+            continue
+        kept.append(html[at : begin.start()])
+        at = end.end()
+    return "".join([*kept, html[at:]])
 
 
 _HARMLESS = {
