@@ -196,12 +196,33 @@ def test_what_a_folder_says_is_text(root: Path) -> None:
     "kept",
     ["<b>bold</b>",
      '<table><tbody><tr><td colspan="2">x</td></tr></tbody></table>',
-     '<svg viewBox="0 0 1 1"><clipPath id="a"></clipPath>',
-     '<use href="#a">', '<img alt="x" src="data:image/png;base64,AAAA">',
+     '<svg viewBox="0 0 1 1"><clipPath></clipPath>',
+     '<img alt="x" src="data:image/png;base64,AAAA">',
      '<span style="color: red;">x</span>'],
 )  # fmt: skip
 def test_what_a_notebook_draws_is_kept(kept: str) -> None:
     assert notebooks.clean(kept).startswith(kept.removesuffix(">"))
+
+
+def test_a_drawings_ids_are_none_of_the_pages() -> None:
+    """A browser makes a variable of each, and the page's script would take it for its own."""
+    drawn = (
+        '<svg id="INDEX"><defs><clipPath id="a"><rect></rect></clipPath></defs>'
+        '<use href="#a"></use><use xlink:href="#a"></use><g clip-path="url(#a)">'
+        '<path style="fill: url(\'#a\');"></path></g></svg><a href="#a">to it</a>'
+    )
+    html = Html(notebooks.clean(drawn))
+    assert html.values("svg", "id") == ["notebook-INDEX"]
+    assert html.values("clippath", "id") == ["notebook-a"]
+    assert html.values("use", "href") == ["#notebook-a", "#notebook-a"]
+    assert html.values("a", "href") == ["#notebook-a"]
+    assert html.values("g", "clip-path") == ["url(#notebook-a)"]
+    (style,) = html.values("path", "style")
+    assert "'#a'" not in style
+    # Whatever has been in it before.
+    for tag in ("svg", "g", "use", "text"):
+        said = notebooks.clean(f"<svg><{tag} ID=INDEX></{tag}></svg>")
+        assert not re.search(r'id="(?!notebook-)', said)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ nbconvert renders, bleach cleans what it rendered: all of it, whatever cell or o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import bleach
 import nbformat
 from bleach.css_sanitizer import ALLOWED_SVG_PROPERTIES, CSSSanitizer
+from bleach.html5lib_shim import Filter
 
 from roost import kept_files
 from roost.errors import RoostError
@@ -60,8 +62,7 @@ def render(path: Path) -> str:
 
 def clean(html: str) -> str:
     """HTML without anything that runs, is fetched, or reaches out of its place."""
-    cleaned: str = bleach.clean(
-        _readable(html),
+    cleaner = bleach.Cleaner(
         tags=_TAGS,
         attributes=_allowed,
         protocols={"http", "https", "data"},
@@ -71,7 +72,9 @@ def clean(html: str) -> str:
             allowed_svg_properties=ALLOWED_SVG_PROPERTIES,
         ),
         strip=True,
+        filters=[_Renamed],
     )
+    cleaned: str = cleaner.clean(_readable(html))
     return cleaned
 
 
@@ -102,9 +105,33 @@ _HARMLESS = {
 }  # fmt: skip
 
 
+#: Before each id: a script of the page sees an element's id as a variable of that name.
+_PREFIX = "notebook-"
+_REFERENCE = re.compile(r"""(url\(\s*["']?#)""", re.I)
+
+
+class _Renamed(Filter):  # type: ignore[misc]
+    """A drawing's ids, and what refers to them, called as nothing of the page is."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for token in super().__iter__():
+            if token["type"] in {"StartTag", "EmptyTag"}:
+                for key, value in token["data"].items():
+                    token["data"][key] = _renamed(key[1], value)
+            yield token
+
+
+def _renamed(name: str, value: str) -> str:
+    if name == "id":
+        return _PREFIX + value
+    if name in {"href", "xlink:href"} and value.startswith("#"):
+        return f"#{_PREFIX}{value[1:]}"
+    return _REFERENCE.sub(rf"\g<1>{_PREFIX}", value)
+
+
 def _allowed(tag: str, name: str, value: str) -> bool:
     if name == "id":
-        # A drawing refers to its own parts; an id elsewhere could pass for one of the page's.
+        # Elsewhere nothing refers to one.
         return tag in _SVG
     if name in {"href", "xlink:href"}:
         return value.startswith("#") if tag in _SVG else value.startswith(("#", "https://"))

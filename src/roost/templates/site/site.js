@@ -261,7 +261,8 @@
     };
   }
 
-  const index = typeof INDEX === "undefined" ? null : INDEX;
+  // An element whose id is INDEX would be a variable of that name, too.
+  const index = typeof INDEX !== "undefined" && Array.isArray(INDEX.runs?.href) ? INDEX : null;
   const whole = (column) => column.at.map((at) => column.texts[at]);
   const grouped = new Intl.NumberFormat("en");
   const short = (value) => {
