@@ -271,13 +271,18 @@ def write(
 
 
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
-    """Make and return a folder that no other run has."""
+    """Make and return a folder that no other run has.
+
+    Raises:
+        RoostError: It cannot be made, or ``runs_dir`` is none and cannot be.
+    """
+    _make(runs_dir)
     stamp = (now or dt.datetime.now(dt.UTC)).strftime("%Y%m%dT%H%M%SZ")
     name = re.sub(r"[^\w.+-]", "_", f"{stamp}-{host}-{recipe}")
     for attempt in range(1, 1000):
         folder = runs_dir / (name if attempt == 1 else f"{name}-{attempt}")
         try:
-            folder.mkdir(parents=True)
+            folder.mkdir()
         except FileExistsError:
             continue
         except OSError as error:
@@ -294,11 +299,27 @@ def given_folder(run_dir: Any) -> Path:
         RoostError: It is no folder and cannot be made.
     """
     folder = Path(text("run_dir", run_dir)).absolute()
+    _make(folder)
+    return folder
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RoostError(f"{folder}: cannot be made", why=str(error.strerror)) from None
-    return folder
+        # It may be further up: the one that leads nowhere is named.
+        link = next((one for one in (folder, *folder.parents) if _dangles(one)), None)
+        why = f"{link} is a link to {link.readlink()}, which is not there" if link else ""
+        raise RoostError(
+            f"{folder}: cannot be made",
+            why=why or str(error.strerror),
+            fix="make what it leads to, or remove the link" if link else "",
+        ) from None
+
+
+def _dangles(path: Path) -> bool:
+    # Below a folder that is closed to us, Path's own questions raise.
+    return os.path.islink(path) and not os.path.exists(path)  # noqa: PTH110, PTH114
 
 
 def read(folder: Path) -> Result:

@@ -167,6 +167,28 @@ def test_a_folder_that_cannot_be_is_said_in_words(tmp_path: Path) -> None:
     assert runs.given_folder(tmp_path / "new" / "one").is_dir()
 
 
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_folder_behind_a_link_that_leads_nowhere_is_said_in_words(
+    below: str, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").symlink_to(tmp_path / "unmounted")
+    folder = tmp_path / "runs" / below
+    for make in (lambda: runs.new_folder(folder, "h", "r"), lambda: runs.given_folder(folder)):
+        with pytest.raises(RoostError, match="cannot be made") as caught:
+            make()
+        why = f"{tmp_path}/runs is a link to {tmp_path}/unmounted, which is not there"
+        assert caught.value.why == why
+    (tmp_path / "unmounted").mkdir()
+    assert runs.new_folder(folder, "h", "r").parent == folder
+
+
+def test_runs_that_are_a_file_are_said_in_words(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(RoostError, match="runs: cannot be made") as caught:
+        runs.new_folder(tmp_path / "runs", "h", "r")
+    assert caught.value.why == "File exists"
+
+
 def test_refused_parameters_leave_no_empty_folder(tmp_path: Path) -> None:
     for name, kept in (("empty", False), ("begun", True)):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
