@@ -11,6 +11,25 @@ from roost.errors import UsageError
 CATALOG_VARIABLE = "ROOST_CATALOG"
 
 
+def places(path: str | Path) -> list[Path]:
+    """Where something may be that was named from the working directory or the repository root.
+
+    This is how every path of something that is there already is read which a user gives, in
+    notebooks, too: their working directory is ``notebooks/`` in one program and any in the others.
+    """
+    given = Path(path).expanduser()
+    try:
+        return list(dict.fromkeys([given, repository_root() / given]))
+    except UsageError:
+        return [given]
+
+
+def first_place(path: str | Path) -> Path:
+    """The first of :func:`places` that is there; the path as it was given where neither is."""
+    named = places(path)
+    return next((place for place in named if place.exists()), named[0])
+
+
 def default_lock_file() -> Path:
     """Where a lock is looked for when nothing names one: the checkout's, else this directory's."""
     try:

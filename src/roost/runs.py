@@ -26,7 +26,7 @@ from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.measure.checks import Check, Evidence, Figure
 from roost.parquet import Table
-from roost.root import repository_root
+from roost.root import first_place, repository_root
 
 RESULT = "result.json"
 REPORT = "report.html"
@@ -215,7 +215,7 @@ def start(
         runs_dir: Where runs are kept; relative to the repository root.
         run_dir: The run's own folder, where a caller has made it already.
         release: The ``deployment.json`` of what the host serves, where that is not what the
-            inventory says.
+            inventory says; a path as the inventory's.
         variables: ``roost_*`` variables that win over the inventory's, as Ansible's ``-e``.
 
     Raises:
@@ -229,14 +229,14 @@ def start(
     chosen = inventories.load(inventory).host(host)
     changed = mapping("variables", variables)
     if release is not None:
-        resolved = _released(Path(text("release", release)))
+        resolved = _released(first_place(text("release", release)))
     else:
         given = {**chosen.variables, **changed}
         resolved = deployment.from_variables(host, given, repository_root())
     if run_dir is not None:
         folder = given_folder(run_dir)
     else:
-        folder = new_folder(repository_root() / text("runs_dir", runs_dir), host, resolved.recipe)
+        folder = new_folder(kept_in(runs_dir), host, resolved.recipe)
     return Run(notebook, folder, chosen, resolved, started, trial=bool(changed))
 
 
@@ -270,6 +270,15 @@ def write(
     atomic.write(folder / RESULT, result.model_dump_json(indent=2) + "\n")
 
 
+def kept_in(runs_dir: Any) -> Path:
+    """Where runs are kept, by a notebook's parameter: from the repository root, there or not yet.
+
+    Raises:
+        UsageError: The parameter is no text.
+    """
+    return repository_root() / Path(text("runs_dir", runs_dir)).expanduser()
+
+
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
     """Make and return a folder that no other run has.
 
@@ -298,7 +307,7 @@ def given_folder(run_dir: Any) -> Path:
         UsageError: The parameter is no text.
         RoostError: It is no folder and cannot be made.
     """
-    folder = Path(text("run_dir", run_dir)).absolute()
+    folder = Path(text("run_dir", run_dir)).expanduser().absolute()
     _make(folder)
     return folder
 

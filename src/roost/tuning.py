@@ -31,7 +31,6 @@ from roost.measure.compare import TOLERANCE
 from roost.measure.points import Benchmark, CellPoints
 from roost.measure.statistics import Estimate, shown
 from roost.plan import planner
-from roost.root import repository_root
 
 #: Settings that can be varied, and their names in tables.
 VARIED = {
@@ -223,7 +222,7 @@ def start(
         lambda chosen, resolved: variants(chosen, resolved, asked),
         suite=suite,
         prompts=prompts,
-        runs_dir=repository_root() / runs.text("runs_dir", runs_dir),
+        runs_dir=runs.kept_in(runs_dir),
         run_dir=None if run_dir is None else Path(runs.text("run_dir", run_dir)).absolute(),
         **options,
     )

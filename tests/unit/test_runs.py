@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -165,6 +166,29 @@ def test_a_folder_that_cannot_be_is_said_in_words(tmp_path: Path) -> None:
             runs.given_folder(str(tmp_path / name))
         assert caught.value.why in {"File exists", "Not a directory"}
     assert runs.given_folder(tmp_path / "new" / "one").is_dir()
+
+
+def test_a_release_is_found_from_here_and_from_the_repository_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JupyterLab's working directory is that of the notebook."""
+    for folder in ("playbooks", "notebooks", "kept"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "deploy.yml").touch()
+    deployed = deployment(tmp_path)
+    (tmp_path / "kept" / "deployment.json").write_text(deployed.model_dump_json())
+    of = SimpleNamespace(host=lambda name: Host(name, {}, Connection("10.0.0.1")))
+    monkeypatch.setattr(runs.inventories, "load", lambda _: of)
+    monkeypatch.chdir(tmp_path / "notebooks")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for given in ("kept/deployment.json", "../kept/deployment.json"):
+        begun = runs.start("benchmark", inventory="i", host="spark-01", release=given)
+        assert begun.deployment == deployed
+        assert begun.folder.parent == tmp_path / "runs"
+    own = runs.start("benchmark", inventory="i", host="h", release=given, runs_dir="~/runs")
+    assert own.folder.parent == tmp_path / "home" / "runs"
+    with pytest.raises(UsageError, match=r"^kept/other: no deployment"):
+        runs.start("benchmark", inventory="i", host="spark-01", release="kept/other")
 
 
 @pytest.mark.parametrize("below", ["", "below"])

@@ -28,7 +28,7 @@ from roost.measure import points, statistics, store, throttling
 from roost.measure.checks import Check, Evidence, Figure, unseen
 from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
-from roost.root import repository_root
+from roost.root import places
 from roost.runs import Result
 
 TOLERANCE = 0.05
@@ -166,7 +166,7 @@ def start(
     runs.switch("published", published)
     of_one_host = runs.switch("choose", choose)
     names = given if isinstance(given, list | tuple) else runs.text("runs", given).split(",")
-    home = repository_root() / runs.text("runs_dir", runs_dir)
+    home = runs.kept_in(runs_dir)
     compared = load([_find(runs.text("runs", name).strip(), home) for name in names])
     first = compared[0].result
     hosts = list(dict.fromkeys(run.result.host for run in compared))
@@ -184,8 +184,8 @@ def start(
 
 
 def _find(name: str, home: Path) -> Path:
-    places = [Path(name).expanduser(), repository_root() / name, home / name]
-    return next((place for place in places if place.is_dir()), places[0])
+    named = [*places(name), home / name]
+    return next((place for place in named if place.is_dir()), named[0])
 
 
 def load(folders: Sequence[Path]) -> list[Compared]:

@@ -21,7 +21,7 @@ from roost.errors import RoostError, UsageError
 from roost.launch import Resolved
 from roost.measure.checks import Check, Evidence, Target, attempt, inapplicable
 from roost.measure.client import Client
-from roost.root import repository_root
+from roost.root import places
 
 FILE = "greedy.json"
 TOKENS = 96
@@ -98,8 +98,7 @@ def read(named: Any, home: Path, wanted: dict[str, Any]) -> Reference:
             something else.
     """
     name = runs.text("reference", named)
-    places = (Path(name), repository_root() / name, home / name)
-    folder = next((path for path in places if path.is_dir()), None)
+    folder = next((path for path in (*places(name), home / name) if path.is_dir()), None)
     if folder is None:
         raise UsageError(
             f"reference {name}: no such run",

@@ -22,7 +22,7 @@ from roost.measure import points
 from roost.measure.kept import Kept, KeptHost, KeptResult
 from roost.measure.points import METRICS, Benchmark
 from roost.measure.running import HOST
-from roost.root import repository_root
+from roost.root import places
 from roost.runs import RESULT, first_defect
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -37,13 +37,8 @@ SITE_MARK = "roost-site.json"
 
 def locate(root: Any) -> Path:
     """A folder that was given from here or from the repository root."""
-    given = Path(root).expanduser()
-    if given.is_dir():
-        return given
-    try:
-        return repository_root() / given
-    except UsageError:
-        return given
+    named = places(root)
+    return next((place for place in named if place.is_dir()), named[-1])
 
 
 def find(root: Path) -> Iterator[Path]:

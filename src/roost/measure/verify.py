@@ -38,7 +38,6 @@ from roost.measure.checks import (
 )
 from roost.measure.client import Client, StreamedAnswer, reasoning_text
 from roost.plan.subject import Subject
-from roost.root import repository_root
 
 #: Long enough for several chunks even where one chunk carries a whole draft.
 STREAM_PROMPT = "What is a hash table? Explain it in a few sentences."
@@ -130,7 +129,7 @@ def options(
             "parameter reference is given, and nothing speculates here",
             why="there is nothing to compare: this host's answers are a reference themselves",
         )
-    home = repository_root() / runs.text("runs_dir", runs_dir)
+    home = runs.kept_in(runs_dir)
     return Options(
         subject=subject,
         identity=identity,

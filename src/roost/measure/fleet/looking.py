@@ -22,7 +22,6 @@ from roost.measure.checks import Evidence
 from roost.measure.compare import TOLERANCE
 from roost.measure.kept import Kept, KeptResult
 from roost.measure.points import Benchmark
-from roost.root import repository_root
 from roost.runs import Pins, Result
 
 #: Hosts asked at a time.
@@ -148,7 +147,7 @@ def start(
     """
     ask_now, share = runs.switch("live", live), runs.fraction("tolerance", tolerance)
     loaded = inventories.load(runs.text("inventory", inventory))
-    home = repository_root() / runs.text("runs_dir", runs_dir)
+    home = runs.kept_in(runs_dir)
     own = Path(runs.text("run_dir", run_dir)).absolute() if run_dir is not None else None
     kept = [run for run in store.read_all(home) if run.folder.absolute() != own]
     measured = [
