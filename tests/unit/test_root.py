@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from roost import root
+from roost.errors import UsageError
+from roost.measure.benchmark import planning
 
 
 @pytest.fixture
@@ -33,3 +35,14 @@ def test_what_is_there_is_found_from_here_and_from_the_root(
     assert root.first_place("kept/a") == Path("kept/a")
     monkeypatch.setenv("HOME", str(checkout))
     assert root.first_place("~/kept/a") == checkout / "kept" / "a"
+
+
+def test_prompts_are_found_from_a_notebook_and_from_the_root(checkout: Path) -> None:
+    (checkout / "kept" / "mine.jsonl").write_text('{"prompt": "Count to ten."}\n')
+    for given in ("kept/mine.jsonl", "../kept/mine.jsonl"):
+        planned = planning.plan("smoke", given)
+        assert {prompt.text for cell in planned.cells for prompt in cell.prompts} == {
+            "Count to ten."
+        }
+    with pytest.raises(UsageError, match=r"^kept/other: cannot be read"):
+        planning.plan("smoke", "kept/other")

@@ -21,7 +21,7 @@ from roost.measure.benchmark import planning
 from roost.plan import gate
 from roost.preflight import of_a_rollout
 from roost.rollout import record
-from roost.root import repository_root
+from roost.root import first_place, repository_root
 
 
 def begin(
@@ -98,7 +98,7 @@ def begin(
         inventory=loaded.path,
         host=chosen,
         plan=planned,
-        prompts=Path(prompts).expanduser().absolute() if prompts is not None else None,
+        prompts=first_place(prompts).absolute() if prompts is not None else None,
         folder=folder,
         runs_dir=runs_dir.absolute(),
         variants={one.name: one for one in wanted},

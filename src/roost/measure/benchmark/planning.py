@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from roost.measure import suites
 from roost.measure.suites import Cell, Suite
+from roost.root import first_place
 from roost.runs import text
 
 
@@ -45,7 +45,8 @@ def plan(suite: Any, prompts: Any = None) -> Plan:
 
     Args:
         suite: The suite's name.
-        prompts: The user's own file of prompts, or none.
+        prompts: The user's own file of prompts, from the working directory or the repository root;
+            or none.
 
     Raises:
         UsageError: No such suite or file of prompts, or a line in it is no prompt.
@@ -54,5 +55,5 @@ def plan(suite: Any, prompts: Any = None) -> Plan:
     chosen = suites.suite(name)
     if prompts is None:
         return Plan(name, chosen, suites.cells(chosen), f"roost's own: {chosen.prompts}")
-    file = Path(text("prompts", prompts)).expanduser()
+    file = first_place(text("prompts", prompts))
     return Plan(name, chosen, suites.cells(chosen, suites.read_prompts(file)), str(file))
