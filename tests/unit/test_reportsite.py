@@ -254,6 +254,26 @@ def test_begins_without_an_end_take_no_time_to_look_for() -> None:
     assert time.process_time() - started < 10
 
 
+def test_a_notebook_that_takes_too_long_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = root / _NAMES[0] / runs.EXECUTED
+    assert notebooks.render(path)
+
+    def for_ever(_: str) -> str:
+        while True:
+            pass
+
+    monkeypatch.setattr(notebooks, "clean", for_ever)
+    monkeypatch.setattr(notebooks, "LONGEST", 0.5)
+    handler = signal.getsignal(signal.SIGVTALRM)
+    with pytest.raises(RoostError, match="no notebook that can be shown") as caught:
+        notebooks.render(path)
+    assert "more than 0.5 s of the processor's time" in caught.value.why
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGVTALRM) is handler
+
+
 def test_a_notebook_that_is_too_large_is_told_and_the_page_is_made(root: Path) -> None:
     with (root / _NAMES[0] / runs.EXECUTED).open("r+b") as sparse:
         sparse.truncate(2**30)

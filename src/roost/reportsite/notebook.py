@@ -6,7 +6,10 @@ nbconvert renders, bleach cleans what it rendered: all of it, whatever cell or o
 from __future__ import annotations
 
 import re
+import signal
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -37,9 +40,16 @@ _ENDS = {
 }
 #: Bytes of a notebook; to render and clean it takes seconds a megabyte that is no picture.
 LARGEST = 16 * 2**20
+#: Seconds of the processor's time that a notebook may take: to parse what means harm (a hundred
+#: thousand attributes of one element, or elements within one another) takes the square of its size.
+LONGEST = 120.0
 _IMAGE = re.compile(r"data:image/(png|jpeg|gif);base64,[A-Za-z0-9+/=\s]+")
 #: The first that an output has is shown; nothing that is a program or a widget.
 _SHOWN = ["text/html", "image/svg+xml", "image/png", "image/jpeg", "text/markdown", "text/plain"]
+
+
+class TooLongError(Exception):
+    """A notebook takes longer than any that is meant to be read."""
 
 
 def render(path: Path) -> str:
@@ -50,14 +60,35 @@ def render(path: Path) -> str:
     """
     try:
         text = kept_files.text(path, LARGEST)
-        notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
-        body, _ = _exporter().from_notebook_node(notebook)
-        return clean(body)
+        with _at_most(LONGEST):
+            notebook = nbformat.reads(text, as_version=4)  # type: ignore[no-untyped-call]
+            body, _ = _exporter().from_notebook_node(notebook)
+            return clean(body)
     except OSError as error:
         raise RoostError(f"{path}: cannot be read", why=str(error.strerror)) from None
     except Exception as error:  # noqa: BLE001 - of a file that is no notebook anything may come
         why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise RoostError(f"{path}: no notebook that can be shown", why=why) from None
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    """Raise where it takes longer; of other threads' work Python can end none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(*_: Any) -> None:
+        raise TooLongError(f"more than {seconds:g} s of the processor's time")
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    try:
+        # Once more each second, should somebody have caught the first one.
+        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 1.0)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 def clean(html: str) -> str:
