@@ -10,6 +10,8 @@ setting does by itself.
 from __future__ import annotations
 
 import itertools
+import math
+import re
 import statistics as plain
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,6 +46,12 @@ _BY_DEFAULT = ("num_speculative_tokens", "max_num_seqs", "max_num_batched_tokens
 PRESENT = "present"
 #: Points that are tried where nobody says how many.
 POINTS = 12
+#: Combinations that a grid may have: all are planned, and a week measures some hundreds.
+_MOST = 1000
+#: Characters of a wrong value in a message.
+_SHOWN = 80
+#: The largest value to try, which no setting comes near to.
+_LARGEST = 10**12 - 1
 SNIPPET = "tuned.yml"
 _TIMES = ("tpot", "ttft")
 
@@ -207,10 +215,11 @@ def start(
         RoostError: The host cannot be reached.
     """
     asked = _axes(runs.mapping("vary", vary))
-    most, allowed = _number("points", points, least=1), runs.fraction("tolerance", tolerance)
-    most_hours = None if hours is None else _number("hours", hours)
+    most = int(_number("points", points, "a whole number from 1 on", least=1, whole=True))
+    most_hours = None if hours is None else _number("hours", hours, "a number from 0 on")
+    allowed = runs.fraction("tolerance", tolerance)
     known = sorted({cell.concurrency for cell in planning.plan(suite, prompts).cells})
-    if users is not None and users not in known:
+    if users is not None and (type(users) is not int or users not in known):
         raise UsageError(
             f"parameter users is {users!r}, which the suite does not measure",
             fix=f"one of: {', '.join(map(str, known))}",
@@ -226,13 +235,15 @@ def start(
         run_dir=None if run_dir is None else Path(runs.text("run_dir", run_dir)).absolute(),
         **options,
     )
-    return Search(begun, int(most), most_hours, known[-1] if users is None else users, allowed)
+    return Search(begun, most, most_hours, known[-1] if users is None else users, allowed)
 
 
-def _number(name: str, value: Any, least: float = 0) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= least:
-        raise UsageError(f"parameter {name} is {value!r}, not a number from {least:g} on")
-    return value
+def _number(name: str, value: Any, wanted: str, *, least: float = 0, whole: bool = False) -> float:
+    sound = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+    # Up to what a float can count; NaN is beyond everything.
+    if not sound or not least <= value <= 2**53:
+        raise UsageError(f"parameter {name} is {_short(value)}, not {wanted}")
+    return float(value)
 
 
 # --- the grid -------------------------------------------------------------------------------------
@@ -248,11 +259,29 @@ def _axes(given: Mapping[str, Any]) -> dict[str, list[int]]:
             )
         words = values.split(",") if isinstance(values, str) else values
         words = words if isinstance(words, list | tuple) else [words]
-        try:
-            axes[name] = sorted({int(str(word)) for word in words})
-        except ValueError:
-            raise UsageError(f"vary: {name}: {values!r} are no whole numbers") from None
+        numbers = [_whole(word) for word in words]
+        known = sorted({one for one in numbers if one is not None})
+        if not numbers or None in numbers:
+            raise UsageError(
+                f"vary: {name}: {_short(values)} are no whole numbers from 1 to {_LARGEST:,}",
+                fix=f"such as {name}: [2, 4, 8]",
+            )
+        axes[name] = known
     return axes
+
+
+def _whole(word: Any) -> int | None:
+    """A value to try; papermill and a command line may give digits as text."""
+    if isinstance(word, str) and re.fullmatch("[0-9]{1,12}", word.strip()):
+        word = int(word)
+    sound = isinstance(word, int) and not isinstance(word, bool) and 1 <= word <= _LARGEST
+    return int(word) if sound else None
+
+
+def _short(value: Any) -> str:
+    """A wrong value for a message: thousands of values are not told."""
+    said = repr(value)
+    return said if len(said) <= _SHOWN else f"{said[: _SHOWN - 1]}…"
 
 
 def variants(host: Host, resolved: Deployment, axes: Mapping[str, Sequence[int]]) -> list[Variant]:
@@ -264,7 +293,8 @@ def variants(host: Host, resolved: Deployment, axes: Mapping[str, Sequence[int]]
         axes: Values by setting; none: around the present ones.
 
     Raises:
-        UsageError: A depth of speculation is to be varied, and nothing speculates.
+        UsageError: A depth of speculation is to be varied, and nothing speculates; or there are
+            more combinations than a search can try.
     """
     known = catalog.current()
     settled = planner.examine(deployment.resolved_again(resolved, known), catalog=known).settings
@@ -283,6 +313,13 @@ def variants(host: Host, resolved: Deployment, axes: Mapping[str, Sequence[int]]
     }
     # With the present value among them, every setting is also varied by itself.
     axes = {name: sorted({*values, present.get(name, values[0])}) for name, values in axes.items()}
+    size = math.prod(len(values) for values in axes.values())
+    if size > _MOST:
+        raise UsageError(
+            f"vary: {size:,} combinations are more than the {_MOST:,} that can be planned",
+            why="each takes minutes to measure, and the present values are among them",
+            fix="fewer values, or fewer settings at a time",
+        )
     own = site.from_variables(host.name, host.variables).settings
     grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     changes = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -403,9 +405,50 @@ def test_dots_are_the_mean_over_kinds_of_prompts() -> None:
         ({"vary": {"kv_cache_dtype": ["fp8"]}}, "kv_cache_dtype is not varied"),
         ({"vary": {"max_num_seqs": "four"}}, "are no whole numbers"),
         ({"vary": 7}, "parameter vary is no map"),
-        ({"vary": {"max_num_seqs": [0]}}, "max_num_seqs"),
-        ({"points": 0}, "parameter points is 0"),
-        ({"hours": "x"}, "parameter hours is 'x'"),
+        ({"vary": []}, "parameter vary is no map"),
+        *(
+            ({"vary": {"max_num_seqs": values}}, f"max_num_seqs: {re.escape(repr(values))} are no")
+            for values in (
+                [],
+                "",
+                "4,",
+                None,
+                [0],
+                -1,
+                "-1",
+                [2, True],
+                False,
+                2.5,
+                [8.0],
+                math.nan,
+                math.inf,
+                [[2, 4], [8]],
+                {"a": 2},
+                "4_0",
+                10**12,
+                "9" * 13,
+                ["²"],
+            )
+        ),
+        ({"vary": {"max_num_seqs": ["x"] * 5000}}, r"max_num_seqs: \['x', .{60,80}… are no whole"),
+        ({"vary": {"max_num_seqs": list(range(1, 5001))}}, "vary: 5,000 combinations are more"),
+        (
+            {"vary": dict.fromkeys(("max_num_seqs", "max_model_len"), [*range(1, 41)])},
+            "vary: 1,640 combinations are more than the 1,000",
+        ),
+        *(
+            ({"points": value}, f"parameter points is {re.escape(repr(value))}, not a whole number")
+            for value in (0, -1, True, 2.5, 2.0, math.inf, math.nan, "12", [12], None)
+        ),
+        *(
+            ({"hours": value}, f"parameter hours is {re.escape(repr(value))}, not a number from 0")
+            for value in ("x", -1, False, math.inf, math.nan, [1])
+        ),
+        ({"hours": 10**400}, f"parameter hours is 1{'0' * 78}…, not a number"),
+        *(
+            ({"users": value}, f"users is {re.escape(repr(value))}, which the suite does not")
+            for value in (0, -1, True, 1.0, math.nan, "1", [1])
+        ),
         ({"tolerance": 5}, "tolerance is a fraction"),
         ({"users": 3}, "users is 3, which the suite does not measure"),
         ({"suite": "none"}, "no suite 'none'"),
