@@ -61,6 +61,7 @@ class Dot:
     """One point at one number of users; over several kinds of prompts, their geometric mean.
 
     Attributes:
+        cells: Of the suite, what it is the mean of: the same for all points.
         throughput: Generated tokens per second of all users.
         tpot: Milliseconds that one of them waits for a token after the first.
         ttft: Milliseconds that one of them waits for the first.
@@ -68,6 +69,7 @@ class Dot:
 
     point: str
     users: int
+    cells: tuple[str, ...]
     throughput: Estimate
     tpot: float
     ttft: float
@@ -352,20 +354,56 @@ def benchmarks(search: Search) -> dict[str, Benchmark]:
 
 
 def dots(measured: Mapping[str, Benchmark]) -> list[Dot]:
-    """Throughput and times of every point, by number of users.
+    """Throughput and times of every point, by number of users, over what all points measured.
 
-    A kind's times are the benchmark's own figures of it; a point without one has no place here.
+    A setting may leave out cells, prompts that are longer than its context; the mean over the short
+    ones alone would put it before all others. A cell's times are the benchmark's own figures of it;
+    a point that has none of any cell has no place here, and takes none from the others.
     """
     found = []
+    for users, points_of in _complete(measured).items():
+        shared = _shared(points_of)
+        for name, cells in points_of.items():
+            here = [cells[cell_id] for cell_id in shared]
+            if here:
+                speed = statistics.geometric_mean([choices.SPEED.by_repetition(c) for c in here])
+                means = {key: plain.geometric_mean(_time(c, key) for c in here) for key in _TIMES}
+                found.append(Dot(name, users, shared, speed, **means))
+    order = list(measured)
+    return sorted(found, key=lambda dot: (order.index(dot.point), dot.users))
+
+
+def left_out(measured: Mapping[str, Benchmark]) -> dict[str, list[str]]:
+    """Cells that no dot is of, and by cell the points that did not measure it."""
+    found = {}
+    for points_of in _complete(measured).values():
+        shared = _shared(points_of)
+        for cell_id in dict.fromkeys(one for cells in points_of.values() for one in cells):
+            if cell_id not in shared:
+                found[cell_id] = [name for name, of in points_of.items() if cell_id not in of]
+    return found
+
+
+def _complete(measured: Mapping[str, Benchmark]) -> dict[int, dict[str, dict[str, CellPoints]]]:
+    """By number of users and point, its cells that have all that a dot needs."""
+    found: dict[int, dict[str, dict[str, CellPoints]]] = {}
     for name, benchmark in measured.items():
         for users, cells in _by_users(benchmark).items():
-            times = {key: [points.metric(key).estimate(cell) for cell in cells] for key in _TIMES}
-            known = {key: [one.value for one in of if one] for key, of in times.items()}
-            if all(len(of) == len(cells) for of in known.values()):
-                speed = statistics.geometric_mean([choices.SPEED.by_repetition(c) for c in cells])
-                means = {key: plain.geometric_mean(of) for key, of in known.items()}
-                found.append(Dot(name, users, speed, **means))
-    return found
+            whole = {cell.id: cell for cell in cells if all(_time(cell, key) for key in _TIMES)}
+            if whole:
+                found.setdefault(users, {})[name] = whole
+    return dict(sorted(found.items()))
+
+
+def _shared(points_of: Mapping[str, Mapping[str, CellPoints]]) -> tuple[str, ...]:
+    first, *others = points_of.values()
+    return tuple(cell_id for cell_id in first if all(cell_id in one for one in others))
+
+
+def _time(cell: CellPoints, key: str) -> float:
+    """Milliseconds; 0 where there is none."""
+    found = points.metric(key).estimate(cell)
+    return found.value if found else 0.0
 
 
 def front(found: Sequence[Dot]) -> list[Dot]:
@@ -482,10 +520,11 @@ def evidence(search: Search) -> Evidence:
             )
         )
         made.artefacts[SNIPPET] = snippet(search, choice)
+    made.checks.append(_compared(found, left_out(measured)))
     for dot in found:
         where = f"{dot.point}, {dot.users} users"
         run = next(Path(str(one.run)).name for one in tried if one.name == dot.point)
-        source = f"run {run}" + ("; on the front" if dot in best else "")
+        source = f"run {run}; {_over(dot)}" + ("; on the front" if dot in best else "")
         made.figures[f"{dot.point}.c{dot.users}.throughput"] = Figure(
             title=f"Throughput of all users, {where}",
             value=dot.throughput.value,
@@ -500,6 +539,23 @@ def evidence(search: Search) -> Evidence:
                 title=title, value=value, unit="ms", source=source
             )
     return made
+
+
+def _compared(found: Sequence[Dot], lacking: Mapping[str, Sequence[str]]) -> Check:
+    """Over what the front compares the points."""
+    over = dict.fromkeys(cell_id for dot in found for cell_id in dot.cells)
+    said = [f"{cell_id} (not measured by {', '.join(of)})" for cell_id, of in lacking.items()]
+    return Check(
+        id="front",
+        verdict="pass" if over else "not seen",
+        expected="every point beside the others, over the prompts that all of them measured",
+        observed=f"over {', '.join(over)}" if over else "",
+        why=f"left out: {'; '.join(said)}" if said else "" if over else "nothing was measured",
+    )
+
+
+def _over(dot: Dot) -> str:
+    return f"the mean of {', '.join(dot.cells)}" if len(dot.cells) > 1 else dot.cells[0]
 
 
 def rows(search: Search) -> Iterator[dict[str, str]]:
@@ -522,6 +578,7 @@ def rows(search: Search) -> Iterator[dict[str, str]]:
                 yield {
                     **row,
                     "users": str(dot.users),
+                    "over": ", ".join(dot.cells),
                     "tokens/s": shown(dot.throughput),
                     "ms a token": f"{dot.tpot:.4g}",
                     "ms to the first": f"{dot.ttft:.4g}",

@@ -374,7 +374,7 @@ def test_a_single_point_is_no_choice() -> None:
 
 
 def dot(point: str, tpot: float, throughput: float) -> Dot:
-    return Dot(point, 1, Estimate(throughput, None, None, 1), tpot, 1.0)
+    return Dot(point, 1, ("code-c1",), Estimate(throughput, None, None, 1), tpot, 1.0)
 
 
 def test_the_front_is_what_nothing_dominates() -> None:
@@ -397,6 +397,55 @@ def test_dots_are_the_mean_over_kinds_of_prompts() -> None:
     assert found.ttft == pytest.approx(100.0)
     per_token = [(400 / speed - 0.1) / 399 for speed in (90, 160)]
     assert found.tpot == pytest.approx(1000 * (per_token[0] * per_token[1]) ** 0.5)
+
+
+def lengths(*speeds: float) -> Benchmark:
+    """A suite whose longer prompts are slower, as far as a context has room for them."""
+    kinds = zip(("0.5K", "32K", "131K"), speeds, strict=False)
+    cells = [cell(1, speed, 2.0, kind=kind, noise=0.0) for kind, speed in kinds]
+    return Benchmark(suite="s", protocol="p", prompts="own", complete=True, cells=cells)
+
+
+def test_dots_are_over_what_all_points_measured() -> None:
+    """A short context leaves out the slow, long prompts, and is no faster for it."""
+    measured = {"present": lengths(100, 50, 25), "context 8192": lengths(90)}
+    found = tuning.dots(measured)
+    assert [(one.point, one.cells, round(one.throughput.value)) for one in found] == [
+        ("present", ("0.5K-c1",), 100),
+        ("context 8192", ("0.5K-c1",), 90),
+    ]
+    assert [one.point for one in tuning.front(found)] == ["present"]
+    assert tuning.left_out(measured) == {
+        "32K-c1": ["context 8192"],
+        "131K-c1": ["context 8192"],
+    }
+    # Where all measured all, as where a point has nothing to be compared by at all.
+    nothing = measured["present"].model_copy(update={"cells": []})
+    measured = {"present": lengths(100, 50), "K 8": lengths(80, 60), "K 2": nothing}
+    assert tuning.left_out(measured) == {}
+    assert [one.cells for one in tuning.dots(measured)] == [("0.5K-c1", "32K-c1")] * 2
+
+
+def test_what_the_front_leaves_out_is_said(host: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tune(host).exit_code == 0
+    begun = search(host, run_dir=newest(host))
+    everything = tuning.evidence(begun)
+    checks = {check.id: check for check in everything.checks}
+    assert (checks["front"].verdict, checks["front"].why) == ("pass", "")
+    first, *_, last = next(iter(tuning.benchmarks(begun).values())).cells
+    measured = tuning.benchmarks(begun)
+    short = measured["sequences 2"]
+    cells = [cell for cell in short.cells if cell.id != first.id]
+    measured["sequences 2"] = short.model_copy(update={"cells": cells})
+    monkeypatch.setattr(tuning, "benchmarks", lambda _: measured)
+    evidence = tuning.evidence(begun)
+    check = next(one for one in evidence.checks if one.id == "front")
+    assert check.why == f"left out: {first.id} (not measured by sequences 2)"
+    assert last.id in check.observed
+    assert first.id not in check.observed
+    assert not any(first.id in one.source for one in evidence.figures.values())
+    assert "the mean of code-c8, prose-c8" in evidence.figures["present.c8.tpot"].source
+    assert {row["over"] for row in tuning.rows(begun)} == {"prose-c1", "code-c8, prose-c8"}
 
 
 @pytest.mark.parametrize(
@@ -433,7 +482,7 @@ def test_dots_are_the_mean_over_kinds_of_prompts() -> None:
         ({"vary": {"max_num_seqs": ["x"] * 5000}}, r"max_num_seqs: \['x', .{60,80}… are no whole"),
         ({"vary": {"max_num_seqs": list(range(1, 5001))}}, "vary: 5,000 combinations are more"),
         (
-            {"vary": dict.fromkeys(("max_num_seqs", "max_model_len"), [*range(1, 41)])},
+            {"vary": {key: [*range(1, 41)] for key in ("max_num_seqs", "max_model_len")}},
             "vary: 1,640 combinations are more than the 1,000",
         ),
         *(
