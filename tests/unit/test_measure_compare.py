@@ -418,6 +418,30 @@ def test_kept_runs_are_found_by_path_or_name_and_read_back(tmp_path: Path) -> No
         assert "spark-01-compare-r" in begun.folder.name
 
 
+def test_runs_in_folders_of_one_name_are_two(tmp_path: Path) -> None:
+    """Every rollout keeps what it measured of a host in a folder of the host's name."""
+    rounds = [tmp_path / at / "spark-01" for at in ("rollout-1", "rollout-2")]
+    a, b = (kept(folder, measured(at)) for at, folder in enumerate(rounds))
+    c = kept(tmp_path / "later", measured(2, speed=80.0))
+    begun = compare.start([str(a), str(b), str(c)], runs_dir=str(tmp_path))
+    assert [run.name for run in begun.compared] == [
+        "rollout-1/spark-01",
+        "rollout-2/spark-01",
+        "later",
+    ]
+    assert {"rollout-1/spark-01", "rollout-2/spark-01"} <= {
+        name for gap in compare.gaps(begun.compared) for name in (gap.baseline, gap.other)
+    }
+    evidence = compare.compare(begun)
+    assert [check.id for check in evidence.failed] == ["coding-c1 later"]
+    assert not begun.finish(evidence).ok
+    # One folder is one run, whatever it is called.
+    (tmp_path / "link").symlink_to(a)
+    for other in (tmp_path / "link", a / ".." / "spark-01"):
+        with pytest.raises(UsageError, match=r"rollout-1/spark-01: this run is given twice"):
+            compare.start([str(a), str(other)], runs_dir=str(tmp_path))
+
+
 def noisy_suite(seed: int, *, slower: float = 1.0) -> Benchmark:
     """Sixteen points of four prompts, whose times to the first token deviate by 15 %."""
     draw = random.Random(seed)  # noqa: S311

@@ -12,6 +12,7 @@ The interval covers the noise within the runs, not what changes between two star
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import json
 import math
@@ -59,16 +60,19 @@ class Compared:
 
     Attributes:
         facts: Versions and digests that it was made with, as far as they are known.
+        qualified: Its folder with as many of those around it as tell it from the other runs';
+            empty: its folder's name does.
     """
 
     folder: Path
     result: Result
     benchmark: Benchmark
     facts: Mapping[str, str] = field(default_factory=dict)
+    qualified: str = ""
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.qualified or self.folder.name
 
     @property
     def clock(self) -> float | None:
@@ -198,9 +202,15 @@ def load(folders: Sequence[Path]) -> list[Compared]:
     """
     if len(folders) < 2:
         raise UsageError("a comparison needs two runs", fix="roost compare RUN RUN…")
-    found = [_read(folder.absolute()) for folder in folders]
-    if len({run.name for run in found}) != len(found):
-        raise UsageError("a run is given twice")
+    given = [folder.absolute() for folder in folders]
+    # Two runs may lie in folders of one name, and a link to a run is that run.
+    found = [
+        dataclasses.replace(_read(folder), qualified=name)
+        for folder, name in zip(given, _told_apart(given), strict=True)
+    ]
+    places = [folder.resolve() for folder in given]
+    if twice := next((at for at in places if places.count(at) > 1), None):
+        raise UsageError(f"{twice}: this run is given twice")
     suites = list(dict.fromkeys(run.benchmark.suite for run in found))
     if len(suites) > 1:
         raise UsageError(
@@ -211,6 +221,18 @@ def load(folders: Sequence[Path]) -> list[Compared]:
     for run in found:
         if not run.benchmark.asks_as(first.benchmark):
             raise _asked_otherwise(run, first)
+    return found
+
+
+def _told_apart(places: Sequence[Path]) -> list[str]:
+    """A name for each of several folders: of their paths' ends, the shortest that differ."""
+    found = []
+    for place in places:
+        others = [one for one in places if one != place]
+        length = 1
+        while any(one.parts[-length:] == place.parts[-length:] for one in others):
+            length += 1
+        found.append(str(Path(*place.parts[-length:])))
     return found
 
 
