@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import json
+import math
 import random
 import re
 import subprocess
@@ -91,6 +92,40 @@ def test_as_often_as_orders_themselves_say() -> None:
     assert significant == round(0.016667 * len(orders))
 
 
+@pytest.mark.parametrize("runs_of", [5, 6, 9, 30])
+def test_a_change_is_never_larger_than_what_was_seen(runs_of: int) -> None:
+    """Nor made by two odd runs: of noise, of a step and of a decline alike."""
+    draw = random.Random(runs_of)  # noqa: S311
+    for fall in (0.0, -0.02):
+        for step in (0.0, -0.1):
+            for _ in range(100):
+                logs = [
+                    fall * at + step * (at >= runs_of // 2) + draw.gauss(0, 0.015)
+                    for at in range(runs_of)
+                ]
+                change = drift.trend(SPEED, logs).change
+                assert change is not None
+                assert abs(math.log(change)) <= max(logs) - min(logs)
+    odd = [0.0] * (runs_of - 1) + [-0.5]
+    assert drift.trend(SPEED, odd).change == 1.0
+    steady = [-0.02 * at for at in range(runs_of)]
+    said = drift.trend(SPEED, steady).change
+    assert said is not None
+    assert 0.6 <= math.log(said) / steady[-1] <= 1
+    # A step of 10 % is told as one, and not as what its slope would come to.
+    step_of = [0.0] * (runs_of // 2) + [-0.1] * (runs_of - runs_of // 2)
+    told = drift.trend(SPEED, step_of).change
+    assert told is not None
+    assert math.log(told) == pytest.approx(-0.1)
+
+
+def test_noise_is_rarely_a_trend() -> None:
+    """4,000 series of six runs with 1.5 % each: by the slope alone, some five would be."""
+    draw = random.Random(7)  # noqa: S311
+    found = [drift.trend(SPEED, [draw.gauss(0, 0.015) for _ in range(6)]) for _ in range(4000)]
+    assert sum(one.drifts(0.05) for one in found) <= 2
+
+
 def test_a_year_of_daily_runs_is_no_longer_to_wait_for() -> None:
     """Beyond forty runs the normal distribution takes over, and says what counting would."""
     draw = random.Random(5)  # noqa: S311
@@ -137,6 +172,7 @@ def measure(
     speed: float = 100.0,
     question: str = "",
     thinking: bool | None = None,
+    after: dt.timedelta | None = None,
     **changes: object,
 ) -> Path:
     seed = HOSTS.index(host) * 100 + day
@@ -146,7 +182,8 @@ def measure(
     )
     return keep(
         site / "runs", f"{day:02}-{host}", made,
-        host=host, hardware="cpu", started=NOW + dt.timedelta(days=day), **changes,
+        host=host, hardware="cpu",
+        started=NOW + (dt.timedelta(days=day) if after is None else after), **changes,
     )  # fmt: skip
 
 
@@ -245,7 +282,8 @@ def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
     _, checks = look(site)
     slow = checks["drift spark-01 spec-bench"]
     assert not slow.ok
-    assert "throughput of all users -12 % over 6 runs" in slow.observed
+    # Of 12 % from the first run to the last, what the last two are beside the first two.
+    assert "throughput of all users -9 % over 6 runs" in slow.observed
     assert checks["drift spark-02 spec-bench"].ok
     sudden = checks["drift spark-03 spec-bench"]
     assert not sudden.ok
@@ -254,6 +292,35 @@ def test_a_slow_decline_and_a_sudden_one_are_found(site: Path) -> None:
     # Of requests too, which are read again for it.
     assert "time per token after the first +" in sudden.observed
     assert sudden.why == "changed meanwhile: driver; 3 runs; a trend needs 5"
+
+
+#: Minutes after the first run: some in a row and one a month or a year later, two a week, all in
+#: one moment.
+UNEVEN = {
+    "a month later": [0, 10, 20, 30, 43200],
+    "a year later": [0, 1, 2, 3, 525600],
+    "two a week": [0, 10, 10080, 10090, 20160, 20170],
+    "at once": [0, 0, 0, 0, 0],
+}
+
+
+@pytest.mark.parametrize("spacing", UNEVEN)
+def test_a_trend_is_over_runs_and_not_over_the_time_between_them(site: Path, spacing: str) -> None:
+    """What a month makes of ten minutes' change is nothing that was seen."""
+    for day, minutes in enumerate(UNEVEN[spacing]):
+        after = dt.timedelta(minutes=minutes)
+        measure(site, "spark-01", day, speed=100 * 0.997**day, after=after)
+        measure(site, "spark-02", day, speed=100 * 0.97**day, after=after)
+    begun, checks = look(site)
+    assert checks["drift spark-01 spec-bench"].ok
+    told = checks["drift spark-02 spec-bench"]
+    assert not told.ok
+    match = re.match(r"throughput of all users -(\d+) % over \d runs", told.observed)
+    assert match is not None
+    seen = 100 * (1 - 0.97 ** (len(UNEVEN[spacing]) - 1))
+    assert 0.6 * seen < int(match[1]) < seen + 1
+    shown = rows.of_standings(begun, outliers.standings(begun))
+    assert all(re.search(r"^[-+]\d{1,2}\.\d %", row["trend"]) for row in shown)
 
 
 def test_a_step_within_the_tolerance_is_none(site: Path) -> None:

@@ -1,4 +1,8 @@
-"""A host against its own earlier runs: trends, and steps since the run before."""
+"""A host against its own earlier runs: trends, and steps since the run before.
+
+A trend is over the order of the runs, not over the time between them: three runs in an hour and one
+a month later say nothing of what a month of such hours would do.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 
 from roost.measure import compare, points
@@ -26,7 +31,7 @@ class Trend:
     """One metric of one host over its runs.
 
     Attributes:
-        change: From the first run to the last along the trend, as a factor; none with too few runs.
+        change: From the first runs to the last, as a factor; none with too few runs.
         p: The probability of so clear an order without a trend (Mann-Kendall, exact, two-sided).
     """
 
@@ -47,31 +52,35 @@ def trends(series: Sequence[Measured]) -> list[Trend]:
     found = []
     for key in DECISIVE:
         measured = [one.values(key) for one in series]
-        times = [one.result.started.timestamp() for one in series]
-        kept = [(at, now) for at, now in zip(times, measured, strict=True) if now]
-        shared = set.intersection(*(set(now) for _, now in kept)) if kept else set()
+        kept = [now for now in measured if now]
+        shared = set.intersection(*map(set, kept)) if kept else set()
         if not shared:
             continue
-        first = kept[0][1]
         logs = [
-            statistics.median(math.log(now[point] / first[point]) for point in shared)
-            for _, now in kept
+            statistics.median(math.log(now[point] / kept[0][point]) for point in shared)
+            for now in kept
         ]
-        found.append(_trend(points.metric(key), [at for at, _ in kept], logs))
+        found.append(trend(points.metric(key), logs))
     return found
 
 
-def _trend(metric: Metric, times: Sequence[float], logs: Sequence[float]) -> Trend:
-    if len(logs) < FEWEST_RUNS:
-        return Trend(metric, len(logs), None, None)
-    # Theil and Sen's slope: the median of all pairs', which a single odd run does not tilt.
-    slopes = [
-        (logs[b] - logs[a]) / (times[b] - times[a])
-        for a, b in combinations(range(len(logs)), 2)
-        if times[b] > times[a]
-    ]
-    change = math.exp(statistics.median(slopes) * (times[-1] - times[0])) if slopes else 1.0
-    return Trend(metric, len(logs), change, mann_kendall(logs))
+def trend(metric: Metric, logs: Sequence[float]) -> Trend:
+    """What a metric does over a host's runs, by its logarithms, the oldest first.
+
+    The change is the smaller of two, and none where they disagree: a single odd run moves the
+    median of all slopes little, but a step carried on at the slope of its runs is larger than it
+    was; and what the last runs are beside the first was seen, but two of them may be odd.
+    """
+    n = len(logs)
+    if n < FEWEST_RUNS:
+        return Trend(metric, n, None, None)
+    # Theil and Sen's slope from run to run: the median of all pairs'.
+    slope = statistics.median((logs[b] - logs[a]) / (b - a) for a, b in combinations(range(n), 2))
+    part = max(2, n // 3)
+    seen = statistics.median(logs[-part:]) - statistics.median(logs[:part])
+    along = slope * (n - 1)
+    change = min(along, seen, key=abs) if along * seen > 0 else 0.0
+    return Trend(metric, n, math.exp(change), mann_kendall(logs))
 
 
 def mann_kendall(series: Sequence[float]) -> float:
@@ -83,7 +92,16 @@ def mann_kendall(series: Sequence[float]) -> float:
     if n > _COUNTED:
         deviation = math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
         return math.erfc(max(0, abs(score) - 1) / deviation / math.sqrt(2))
-    # How many of the n! orders have how many pairs in order, built up one value at a time.
+    total = n * (n - 1) // 2
+    extreme = sum(
+        count for pairs, count in enumerate(_orders(n)) if abs(2 * pairs - total) >= abs(score)
+    )
+    return min(1.0, extreme / math.factorial(n))
+
+
+@cache
+def _orders(n: int) -> tuple[int, ...]:
+    """How many of the n! orders have how many pairs in order, built up one value at a time."""
     ways = [1]
     for size in range(2, n + 1):
         longer = [0] * (len(ways) + size - 1)
@@ -91,9 +109,7 @@ def mann_kendall(series: Sequence[float]) -> float:
             for more in range(size):
                 longer[pairs + more] += count
         ways = longer
-    total = n * (n - 1) // 2
-    extreme = sum(count for pairs, count in enumerate(ways) if abs(2 * pairs - total) >= abs(score))
-    return min(1.0, extreme / math.factorial(n))
+    return tuple(ways)
 
 
 def step(series: Sequence[Measured], tolerance: float = TOLERANCE) -> list[str]:
