@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,6 +56,38 @@ class Pins(BaseModel):
     model: str
     drafter: str | None = None
 
+    @classmethod
+    def together(cls, pins: Iterable[Mapping[str, str | None]]) -> Pins:
+        """Those of several runs of any version; where they differ, all that they had."""
+        found = list(pins)
+        return cls(
+            file=together(one.get("file") for one in found),
+            image=together(one.get("image") for one in found),
+            model=together(one.get("model") for one in found),
+            drafter=together(one.get("drafter") for one in found) or None,
+        )
+
+
+def together(values: Iterable[str | None]) -> str:
+    """What several runs are of, each value once."""
+    return ", ".join(dict.fromkeys(value for value in values if value))
+
+
+class Origin(BaseModel):
+    """One of several runs that a result is made from: what its part of the figures rests on."""
+
+    model_config = ConfigDict(frozen=True)
+
+    run: str = Field(description="its name in the figures' sources")
+    started: dt.datetime
+    recipe: str
+    host: str
+    hardware: str
+    speculation: str
+    lock: Pins
+    command: list[str]
+    env: dict[str, str]
+
 
 class Result(BaseModel):
     """``result.json``."""
@@ -79,6 +111,9 @@ class Result(BaseModel):
     env: dict[str, str] = Field(default_factory=dict, description="the container's")
     trial: bool = Field(
         False, description="of variables that won over the inventory's: not what the host is for"
+    )
+    compared: list[Origin] = Field(
+        default_factory=list, description="the runs that a comparison is of, the baseline first"
     )
     diagnosis: list[dict[str, Any]] = Field(
         default_factory=list, description="of a run that failed: as `roost diagnose --json` has it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -231,6 +232,18 @@ def test_a_speed_that_drafts_cannot_explain_is_a_failed_check() -> None:
     assert why.endswith("times the time of none's")
     assert "recommend.code-c1/none" in found.figures
     assert "none.code-c1.output_throughput/dflash" in found.figures
+
+
+def test_a_recommendation_names_the_runs_that_it_is_of() -> None:
+    """A choice may have been measured many times."""
+    begun = comparison({"none": [cell(1, 100, None)], "dflash": [cell(2, 180, 2.5)]})
+    dated = [
+        dataclasses.replace(run, folder=Path(f"/runs/20261129-{at}"))
+        for at, run in enumerate(begun.compared)
+    ]
+    found = choices.evidence(dataclasses.replace(begun, compared=dated))
+    source = found.figures["recommend.code-c1/none"].source
+    assert source == "recommended; the speed in run 20261129-1 divided by that in 20261129-0"
 
 
 def test_being_slower_fails_no_choice() -> None:

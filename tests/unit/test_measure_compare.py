@@ -348,6 +348,31 @@ def test_a_comparison_is_a_run_that_fails_where_something_is_worse(tmp_path: Pat
     assert (tmp_path / "report.html").is_file()
 
 
+def test_each_run_keeps_its_own_pins_and_settings(tmp_path: Path) -> None:
+    """What the baseline ran is nothing that the comparison ran, nor the other run."""
+    other = Pins(file="roost.lock.yml", image="i@sha256:2", model="m@1", drafter="d@2")
+    with_drafts = {"lock": other, "command": ["vllm", "serve", "--k=4"], "env": {"VLLM_X": "1"}}
+    a = kept(tmp_path / "a", measured(0), speculation="none", command=["vllm", "serve"])
+    b = kept(tmp_path / "b", measured(1), host="spark-02", **with_drafts)
+    begun = compare.start([str(a), str(b)], runs_dir=str(tmp_path))
+    done = begun.finish(compare.compare(begun))
+    assert (done.host, done.recipe) == ("spark-01, spark-02", "r")
+    assert done.speculation == "none, dflash"
+    assert (done.lock.image, done.lock.model) == ("i@sha256:1, i@sha256:2", "m@1")
+    assert (done.command, done.env) == ([], {})
+    said = {one.run: (one.speculation, one.lock, one.command, one.env) for one in done.compared}
+    assert said == {
+        "a": ("none", result().lock, ["vllm", "serve"], {}),
+        "b": ("dflash", other, ["vllm", "serve", "--k=4"], {"VLLM_X": "1"}),
+    }
+    assert runs.read(begun.folder) == done
+    # For people, each beside its run's name.
+    page = (begun.folder / "report.html").read_text()
+    for name, image in (("a", "i@sha256:1"), ("b", "i@sha256:2")):
+        own = page.partition(f"<h3>{name}</h3>")[2].partition("</dl>")[0]
+        assert f">{image}</dd>" in own
+
+
 def test_a_baselines_own_trouble_is_not_the_comparisons(tmp_path: Path) -> None:
     begun = comparison(measured(1), measured(2, speed=80.0), folder=tmp_path)
     cause = {"id": "oom", "title": "out of memory", "evidence": "x", "why": "y", "fix": "z"}

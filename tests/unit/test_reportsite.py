@@ -37,6 +37,7 @@ from roost.measure.throttling import Sample, Watch
 from roost.parquet import Table
 from roost.reportsite import charts, making, pages, publish, reuse
 from roost.reportsite import notebook as notebooks
+from roost.runs import Origin, Pins
 
 #: Whatever of this runs, is fetched or reaches out of its place would be a hole.
 HOSTILE = (
@@ -142,6 +143,34 @@ def test_figures_of_a_comparison_lead_to_the_runs(root: Path) -> None:
     }
     # Of a comparison nothing of a machine could be recorded.
     assert "not recorded" not in page.text
+
+
+def test_a_comparison_shows_what_each_of_its_runs_was(root: Path) -> None:
+    origins = [
+        Origin(
+            run=run,
+            started=NOW,
+            recipe="r",
+            host="spark-01",
+            hardware="gb10",
+            speculation=speculation,
+            lock=Pins(file="roost.lock.yml", image=image, model="m@1"),
+            command=["serve", f"--{speculation}"],
+            env={},
+        )
+        for run, speculation, image in (("1-spark-01", "none", "i@1"), ("x", "mtp", "i@2"))
+    ]
+    keep(root, "3-compare", notebook="compare", compared=origins)
+    page = Html((build(root) / "runs" / "3-compare.html").read_text())
+    text = "".join(page.text.split())
+    for said in (
+        "Run1-spark-01r,none,gb10,spark-01Imageof1-spark-01i@1",
+        "Runxr,mtp,gb10,spark-01Imageofxi@2Modelofxm@1",
+        "Commandofxserve--mtp",
+    ):
+        assert said in text
+    # Those of all together would be the pins of none.
+    assert f"i@{DIGEST}" not in text
 
 
 def test_every_chart_has_words_with_its_values(root: Path) -> None:

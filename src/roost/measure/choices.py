@@ -258,6 +258,7 @@ def evidence(comparison: Comparison, *, published: bool = False) -> Evidence:
     compared, tolerance = comparison.compared, comparison.tolerance
     found = compare.gaps(compared, tolerance)
     cells = shared(compared)
+    runs_of = dict(zip(names(compared), (run.name for run in compared), strict=True))
     made = Evidence(checks=compare.standing(compared))
     for one in recommend(cells, tolerance):
         made.checks.append(
@@ -274,7 +275,8 @@ def evidence(comparison: Comparison, *, published: bool = False) -> Evidence:
                 title=f"Throughput of all users, {one.point}: {one.best[0]} / {other}",
                 value=ratio.value,
                 unit="times",
-                source="recommended" if one.choice else _undecided(one),
+                source=f"{'recommended' if one.choice else _undecided(one)}; the speed in run "
+                f"{runs_of[one.best[0]]} divided by that in {runs_of[other]}",
                 low=ratio.low,
                 high=ratio.high,
             )

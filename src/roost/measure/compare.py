@@ -30,7 +30,7 @@ from roost.measure.checks import Check, Evidence, Figure, unseen
 from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
 from roost.root import places
-from roost.runs import Result
+from roost.runs import Origin, Pins, Result
 
 TOLERANCE = 0.05
 #: Metrics that are judged. The others are only shown: decode speed is the inverse of TPOT, and the
@@ -75,6 +75,14 @@ class Compared:
         return self.qualified or self.folder.name
 
     @property
+    def origin(self) -> Origin:
+        """What its figures rest on."""
+        return Origin(
+            run=self.name,
+            **{key: getattr(self.result, key) for key in Origin.model_fields if key != "run"},
+        )
+
+    @property
     def clock(self) -> float | None:
         """Median GPU clock of the repetitions that count, MHz."""
         clocks = [
@@ -88,7 +96,10 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that has begun; its result is filed under the baseline's names."""
+    """A comparison that has begun.
+
+    Its result is filed under all that its runs are of, and has the pins and settings of each.
+    """
 
     compared: list[Compared]
     folder: Path
@@ -108,18 +119,21 @@ class Comparison:
 
     def finish(self, evidence: Evidence) -> Result:
         """Write everything into the folder and return the result."""
-        first = self.compared[0].result
-        result = first.model_copy(
-            update={
-                "ok": evidence.ok,
-                "notebook": "compare",
-                "started": self.started,
-                "finished": dt.datetime.now(dt.UTC),
-                "checks": evidence.checks,
-                "figures": evidence.figures,
-                # That of a baseline which failed is not the comparison's.
-                "diagnosis": [],
-            }
+        of = [run.result for run in self.compared]
+        result = Result(
+            ok=evidence.ok,
+            notebook="compare",
+            recipe=runs.together(one.recipe for one in of),
+            host=runs.together(one.host for one in of),
+            hardware=runs.together(one.hardware for one in of),
+            speculation=runs.together(one.speculation for one in of),
+            lock=Pins.together(one.lock.model_dump() for one in of),
+            started=self.started,
+            finished=dt.datetime.now(dt.UTC),
+            checks=evidence.checks,
+            figures=evidence.figures,
+            trial=all(one.trial for one in of),
+            compared=[run.origin for run in self.compared],
         )
         runs.write(self.folder, result, evidence.artefacts)
         return result

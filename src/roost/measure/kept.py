@@ -44,6 +44,21 @@ _EPOCH = dt.datetime(1970, 1, 2, tzinfo=dt.UTC)
 _Moment = Annotated[AwareDatetime, Field(gt=_EPOCH, lt=_EPOCH.replace(year=2200))]
 
 
+class KeptOrigin(BaseModel):
+    """One of the runs that a comparison is of."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    run: str = ""
+    recipe: str = ""
+    host: str = ""
+    hardware: str = ""
+    speculation: str = ""
+    lock: dict[str, str | None] = {}
+    command: list[str] = []
+    env: dict[str, str] = {}
+
+
 class KeptResult(BaseModel):
     """``result.json`` of any kind of run and any version; other keys are kept as they are."""
 
@@ -63,6 +78,7 @@ class KeptResult(BaseModel):
     command: list[str] = []
     env: dict[str, str] = {}
     trial: bool = False
+    compared: list[KeptOrigin] = []
 
     @property
     def seconds(self) -> float | None:

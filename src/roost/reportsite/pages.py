@@ -30,7 +30,7 @@ import roost
 from roost import report, runs
 from roost.errors import RoostError
 from roost.measure import points, store
-from roost.measure.kept import Kept, KeptResult
+from roost.measure.kept import Kept, KeptOrigin, KeptResult
 from roost.reportsite import charts, notebook
 from roost.reportsite import rows as run_rows
 from roost.reportsite.rows import SHOWN, Row, address
@@ -184,12 +184,15 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
             ("Chat template", _arguments(kept.benchmark.chat_template_kwargs) or unknown),
         ]
     if kept.result is not None:
-        lock = kept.result.lock
-        titles = {"image": "Image", "model": "Model", "drafter": "Drafter", "file": "Lock"}
-        rows += [(titles.get(key, key), lock[key]) for key in [*titles, *lock] if key in lock]
-        command, env = kept.result.command, kept.result.env
-        rows.append(("Command", shlex.join(command) or (unknown if of_a_host else "")))
-        rows.append(("Environment", " ".join(f"{key}={value}" for key, value in env.items())))
+        # Of several runs each has its own: together they are nobody's.
+        for one in kept.result.compared:
+            what = ", ".join((one.recipe, one.speculation, one.hardware, one.host))
+            rows.append((f"Run {one.run}", what))
+            rows += [(f"{name} of {one.run}", text) for name, text in _pinned(one)]
+        if not kept.result.compared:
+            rows += _pinned(kept.result)
+            if not kept.result.command and of_a_host:
+                rows.append(("Command", unknown))
         if kept.result.trial:
             rows.append(("Tried", "these settings were tried; the host went back to its own"))
     rows.append(("Engine version", kept.engine_version or (unknown if of_a_host else "")))
@@ -208,6 +211,17 @@ def _origin(kept: Kept) -> list[tuple[str, str]]:
         rows.append(("Machine", f"{unknown}{f': {why}' if why else ''}"))
     rows.append(("Folder", kept.name))
     return list(dict.fromkeys((name, text) for name, text in rows if text))
+
+
+def _pinned(of: KeptResult | KeptOrigin) -> list[tuple[str, str]]:
+    """What a run's container was: pins, command and environment, as far as they were kept."""
+    titles = {"image": "Image", "model": "Model", "drafter": "Drafter", "file": "Lock"}
+    found = [(titles.get(key, key), of.lock[key]) for key in [*titles, *of.lock] if key in of.lock]
+    found += [
+        ("Command", shlex.join(of.command)),
+        ("Environment", " ".join(f"{key}={value}" for key, value in of.env.items())),
+    ]
+    return [(name, text) for name, text in dict.fromkeys(found) if text]
 
 
 def _arguments(of_template: Mapping[str, Any] | None) -> str:

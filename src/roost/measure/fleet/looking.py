@@ -98,24 +98,15 @@ class Fleet:
 
     def finish(self, evidence: Evidence) -> Result:
         """Write everything into the folder and return the result."""
-
-        def shared(values: Iterable[str]) -> str:
-            return ", ".join(sorted({value for value in values if value}))
-
         newest = [found[-1] for host in self.inventory.hosts if (found := self.of(host))]
         result = Result(
             ok=evidence.ok,
             notebook="fleet",
-            recipe=shared(one.result.recipe for one in newest),
+            recipe=runs.together(one.result.recipe for one in newest),
             host=self.inventory.path.stem,
-            hardware=shared(one.result.hardware for one in newest),
-            speculation=shared(one.result.speculation for one in newest),
-            lock=Pins(
-                file=shared(one.result.lock.get("file") or "" for one in newest),
-                image=shared(one.result.lock.get("image") or "" for one in newest),
-                model=shared(one.result.lock.get("model") or "" for one in newest),
-                drafter=shared(one.result.lock.get("drafter") or "" for one in newest) or None,
-            ),
+            hardware=runs.together(one.result.hardware for one in newest),
+            speculation=runs.together(one.result.speculation for one in newest),
+            lock=Pins.together(one.result.lock for one in newest),
             started=self.started,
             finished=dt.datetime.now(dt.UTC),
             checks=evidence.checks,
