@@ -240,6 +240,7 @@ def start(
     run_dir: Any = None,
     release: Any = None,
     variables: Any = None,
+    resumed: bool = False,
 ) -> Run:
     """Check a notebook's parameters, resolve the host's deployment and make the run's folder.
 
@@ -252,10 +253,11 @@ def start(
         release: The ``deployment.json`` of what the host serves, where that is not what the
             inventory says; a path as the inventory's.
         variables: ``roost_*`` variables that win over the inventory's, as Ansible's ``-e``.
+        resumed: Whether the run's own folder may have a result already, to be gone on with.
 
     Raises:
         UsageError: A parameter is missing or no text, or there is no such inventory or host, or
-            the release is none.
+            the release is none, or the folder is another run's.
         RefusedError: The recipe does not run there, or something is not pinned.
     """
     text("inventory", inventory)
@@ -269,7 +271,7 @@ def start(
         given = {**chosen.variables, **changed}
         resolved = deployment.from_variables(host, given, repository_root())
     if run_dir is not None:
-        folder = given_folder(run_dir)
+        folder = given_folder(run_dir, resumed=resumed)
     else:
         folder = new_folder(kept_in(runs_dir), host, resolved.recipe)
     return Run(notebook, folder, chosen, resolved, started, trial=bool(changed))
@@ -335,15 +337,27 @@ def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None =
     raise RoostError(f"{runs_dir}: a thousand runs in one second")
 
 
-def given_folder(run_dir: Any) -> Path:
+def given_folder(run_dir: Any, *, resumed: bool = False) -> Path:
     """A run's own folder, which a caller has named; made where it is not there.
 
+    Args:
+        run_dir: The parameter of that name.
+        resumed: Whether what lies there already is this run's own.
+
     Raises:
-        UsageError: The parameter is no text.
+        UsageError: The parameter is no text, or another run's files are there: a second run that
+            breaks in its middle would leave the first one's result beside its own raw files.
         RoostError: It is no folder and cannot be made.
     """
     folder = Path(text("run_dir", run_dir)).expanduser().absolute()
     _make(folder)
+    for name in () if resumed else (RESULT, PROGRESS):
+        if (folder / name).exists():
+            raise UsageError(
+                f"parameter run_dir: {folder} has another run in it",
+                why=f"{name} is there, and a folder belongs to one run",
+                fix="name a folder that is not there yet, or leave run_dir out",
+            )
     return folder
 
 

@@ -213,6 +213,19 @@ def test_runs_that_are_a_file_are_said_in_words(tmp_path: Path) -> None:
     assert caught.value.why == "File exists"
 
 
+@pytest.mark.parametrize("left", [runs.RESULT, runs.PROGRESS])
+def test_a_folder_belongs_to_one_run(left: str, tmp_path: Path) -> None:
+    """Killed midway, a second one would leave its raw files beside the first one's figures."""
+    (tmp_path / "executed.ipynb").write_text("{}")
+    assert runs.given_folder(tmp_path) == tmp_path
+    (tmp_path / left).write_text("{}")
+    with pytest.raises(UsageError, match="has another run in it") as caught:
+        runs.given_folder(tmp_path)
+    assert caught.value.why == f"{left} is there, and a folder belongs to one run"
+    # A search that is gone on with.
+    assert runs.given_folder(tmp_path, resumed=True) == tmp_path
+
+
 def test_refused_parameters_leave_no_empty_folder(tmp_path: Path) -> None:
     for name, kept in (("empty", False), ("begun", True)):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)
