@@ -13,6 +13,7 @@ import pytest
 from roost import catalog, yamlfile
 from roost.errors import UsageError
 from roost.measure import points, suites
+from roost.measure.benchmark.session import file_of, kept_files
 from roost.measure.suites import Suite
 
 SUITES = suites.catalogue()
@@ -156,6 +157,8 @@ def test_a_users_own_prompts_and_spec_bench_itself(tmp_path: Path) -> None:
         ('{"prompt": ""}', ":1: prompt: String should have at least 1"),
         ('{"prompt": "x", "categroy": "y"}', ":1: categroy: Extra inputs"),
         ('{"prompt": "x", "category": "a/b"}', ":1: category"),
+        # As part of a file's name it would break the run in its middle.
+        (json.dumps({"prompt": "x", "category": "c" * 240}), ":1: category: .* at most 50 char"),
         ('["x"]', ":1: neither a prompt"),
         ("{", ":1: neither a prompt"),
         ('{"turns": [], "question_id": 1, "category": "x"}', ":1: neither a prompt"),
@@ -169,6 +172,19 @@ def test_a_bad_file_of_prompts_is_refused(line: str, message: str, tmp_path: Pat
     path.write_text(line)
     with pytest.raises(UsageError, match=message):
         suites.read_prompts(path)
+
+
+def test_a_file_that_begins_with_a_mark_of_its_byte_order_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "x"}\n')
+    assert [prompt.text for prompt in suites.read_prompts(path)] == ["x"]
+
+
+def test_the_longest_category_fits_into_every_name_of_a_file() -> None:
+    """A letter may have four bytes; a file is written under a longer name at first."""
+    (cell,) = suites.cells(SUITES["smoke"], [suites.Prompt("a", "\U00020000" * 50, "x")])
+    longest = max(len(name.encode()) for name in kept_files(file_of(cell, 99)))
+    assert longest + len("..01234567.new") <= 255
 
 
 def test_a_missing_file_of_prompts_is_refused(tmp_path: Path) -> None:

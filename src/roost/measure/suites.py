@@ -25,6 +25,8 @@ from roost.settings import Count, Strict
 _HERE = Path(__file__).parent
 #: Of a user's own file of prompts.
 LARGEST_BYTES = 32 * 2**20
+#: Characters of a category: it is part of file names, which may have 255 bytes.
+_LONGEST_CATEGORY = 50
 #: The prompt set whose texts are made to length on the host.
 FILLER = "filler"
 
@@ -81,7 +83,7 @@ class Suite(Strict):
 
 class _Row(Strict):
     id: str = Field(pattern=r"^[\w.-]+$")
-    category: str = Field(pattern=r"^[\w.-]+$")
+    category: str = Field(pattern=r"^[\w.-]+$", max_length=_LONGEST_CATEGORY)
     prompt: str = Field(min_length=1)
 
 
@@ -188,7 +190,8 @@ def read_prompts(path: Path) -> list[Prompt]:
                 why="each is sent in every repetition, and all of them go to the host first",
                 fix="take a sample: shuf -n 200",
             )
-        lines = path.read_text(encoding="utf-8").split("\n")
+        # Some editors put a mark of the byte order before a text.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read", why=str(error)) from None
     found = [_own_row(path, number, line) for number, line in enumerate(lines, 1) if line.strip()]
