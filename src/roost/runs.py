@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from roost import atomic, deployment, failures, kept_files, report
+from roost import atomic, deployment, failures, kept_files, report, site
 from roost import inventory as inventories
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
@@ -188,7 +188,8 @@ class Run:
             raise
 
     def finish(self, evidence: Evidence) -> Result:
-        """Write everything into the folder and return the result."""
+        """Write everything into the folder and return the result; the site's key is in none."""
+        evidence.hide(lambda said: site.hide_key(said, self.host.variables))
         checks = [check.model_dump() for check in evidence.checks]
         log = evidence.artefacts.get(LOG, "")
         causes = (

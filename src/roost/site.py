@@ -7,6 +7,7 @@ checked against this list, and a near miss is named.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -238,6 +239,17 @@ def api_key(variables: Mapping[str, Any]) -> str | None:
     """The site's key among a host's variables; none where it has none."""
     value = variables.get(KEY_VARIABLE)
     return str(value) if value else None
+
+
+def hide_key(said: str, variables: Mapping[str, Any]) -> str:
+    """A text without the site's key, as whatever is kept or shown of a host must be.
+
+    An engine may print the key, and whoever starts one by hand writes it into its command.
+    """
+    if key := api_key(variables):
+        for written in (key, json.dumps(key)[1:-1]):
+            said = said.replace(written, "[the API key]")
+    return said
 
 
 def _plain(value: Any) -> Any:

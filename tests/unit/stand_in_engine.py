@@ -53,6 +53,8 @@ class Engine:
     #: How many streams say something else first, as near ties do.
     ties: int = 0
     speculates: bool = True
+    #: At the head of its counters' page.
+    comment: str = "#"
     #: Whose names its counters have: vllm or sglang.
     counts_as: str = "vllm"
     accepted_per_draft: float = 1.5
@@ -126,7 +128,7 @@ class Engine:
                 len(self.requests) + steps * (1 + self.accepted_per_draft),
                 len(self.requests),
             )
-        lines = [f"vllm:generation_tokens_total{labels} {steps * 2 + tokens}"]
+        lines = [self.comment, f"vllm:generation_tokens_total{labels} {steps * 2 + tokens}"]
         if self.speculates:
             lines += [
                 f"vllm:spec_decode_num_drafts_total{labels} {steps + drafts}",

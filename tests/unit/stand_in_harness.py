@@ -26,6 +26,7 @@ DEFAULTS: dict[str, Any] = {
     "seed": 0,
     "tail": "<|im_start|>assistant\n<think>\n\n</think>\n\n",
     "failed": 0,  # requests of each call
+    "error": "Bad Gateway",  # of those
     "foreign_tokens": 0,  # that another client had generated meanwhile
     "restart": False,  # counters begin again
     "breaks_at": 0,  # the call that ends with an error
@@ -98,7 +99,7 @@ def _load(scenario: dict[str, Any], words: list[str]) -> None:
         "output_lens": [tokens] * count,
         "ttfts": ttfts,
         "itls": [[(tokens - 1) / speed] for _ in range(count)],
-        "errors": ["Bad Gateway"] * failed + [""] * (count - failed),
+        "errors": [scenario["error"]] * failed + [""] * (count - failed),
     }
     path = Path(option("--result-dir")) / option("--result-filename")
     path.write_text(json.dumps(result))

@@ -60,6 +60,8 @@ class Bench:
     said: list[str] = field(default_factory=list)
     #: What is different in the deployment.
     changes: dict[str, Any] = field(default_factory=dict)
+    #: The host's.
+    variables: dict[str, Any] = field(default_factory=dict)
     #: What stands between the host and its benchmark.
     through: Callable[[ssh.Remote], ssh.Remote] = lambda remote: remote
 
@@ -68,7 +70,7 @@ class Bench:
 
     def measure(self, suite: str = "smoke") -> tuple[Evidence, Benchmark]:
         resolved = deployment(self.folder, port=self.engine.port).model_copy(update=self.changes)
-        host = Host("host-01", {}, Connection(address="127.0.0.1", local=True))
+        host = Host("host-01", self.variables, Connection(address="127.0.0.1", local=True))
         with reach(host, resolved) as target:
             target.remote = self.through(target.reached())
             evidence = measuring.measure(
@@ -180,6 +182,27 @@ def test_positions_of_drafts_come_back_in_their_order() -> None:
     assert points.of(evidence) == made
     last = {"point": "a-c1", "repetition": 1, "position": 1, "accepted": 9.0, "drafts": 10.0}
     assert evidence.tables[points.ACCEPTANCE].rows[-1] == last
+
+
+def test_the_key_is_in_nothing_that_is_kept(bench: Bench) -> None:
+    """An engine that prints it, and a page and a file that have it, as a page of errors may."""
+    key = 'sk-"secret"-0123456789'
+    bench.variables = {"roost_api_key": key}
+    docker = bench.folder / "bin" / "docker"
+    docker.write_text(docker.read_text().replace("2026-01-02 out", f"2026-01-02 api_key={key}"))
+    bench.engine.comment = f"# {key}"
+    bench.scenario(failed=1, error=f"401 for {key}")
+    evidence, _ = bench.measure()
+    host = Host("host-01", bench.variables, Connection("h"))
+    runs.Run("benchmark", bench.folder, host, deployment(bench.folder), NOW).finish(evidence)
+    kept = [path for path in bench.folder.iterdir() if path.is_file()]
+    kept.remove(bench.folder / "scenario.json")
+    texts = {path.name: path.read_bytes().decode(errors="replace") for path in kept}
+    assert [name for name, text in texts.items() if "secret" in text] == []
+    for name in ("engine.log", "metrics_code-c1_1_before.txt", "harness_code-c1_1.json"):
+        assert "[the API key]" in texts[name], name
+    # So has the table of checks in the notebook.
+    assert "401 for [the API key]" in failed(evidence)["code-c1"]
 
 
 def test_the_host_is_kept_with_its_figures(bench: Bench) -> None:

@@ -56,6 +56,8 @@ class Check(BaseModel):
         return given
 
 
+#: What a check tells in a host's words.
+_TOLD = ("expected", "observed", "why", "fix")
 #: What wants attention first.
 _ORDER: tuple[Verdict, ...] = ("fail", "not seen", "pass", "not applicable")
 
@@ -104,6 +106,24 @@ class Evidence:
     artefacts: dict[str, str] = field(default_factory=dict)
     #: What is long, by file name.
     tables: dict[str, Table] = field(default_factory=dict)
+
+    def hide(self, hide: Callable[[str], str]) -> list[str]:
+        """Take a secret out of everything that is text.
+
+        Args:
+            hide: A text without the secret.
+
+        Returns:
+            The artefacts that had it.
+        """
+        told = {name: hide(text) for name, text in self.artefacts.items()}
+        had = [name for name, text in self.artefacts.items() if told[name] != text]
+        self.artefacts |= told
+        self.checks[:] = [
+            check.model_copy(update={name: hide(getattr(check, name)) for name in _TOLD})
+            for check in self.checks
+        ]
+        return had
 
     @property
     def ok(self) -> bool:

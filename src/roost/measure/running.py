@@ -71,18 +71,12 @@ def container_checks(target: Target) -> list[Check]:
         wanted = [*spec.entrypoint, *spec.command]
         found = [*(config.get("Entrypoint") or []), *(config.get("Cmd") or [])]
         difference = _first_difference(wanted, found) or _missing_env(spec.env, config.get("Env"))
-        key = site.api_key(target.host.variables)
-
-        def told(said: str) -> str:
-            # Whoever started it by hand may have written the key into it.
-            return said.replace(key, "[the API key]") if key else said
-
         return Check(
             id="command",
             ok=not difference,
             expected=" ".join(wanted),
-            observed=told(" ".join(str(word) for word in found)),
-            why=told(difference),
+            observed=site.hide_key(" ".join(str(word) for word in found), target.host.variables),
+            why=site.hide_key(difference, target.host.variables),
             fix=DEPLOY if difference else "",
         )
 

@@ -322,9 +322,7 @@ def key_hidden(target: Target, evidence: Evidence) -> Check:
     expected = "the API key in no log, no metric and not in docker inspect"
     if target.remote is None:
         return unseen(check_id, expected, target.no_remote)
-    shown = [name for name, text in evidence.artefacts.items() if key in text]
-    for name in shown:
-        evidence.artefacts[name] = evidence.artefacts[name].replace(key, "[the API key]")
+    shown = evidence.hide(lambda said: site.hide_key(said, target.host.variables))
     if key in json.dumps(dict(target.container)):
         shown.append("docker inspect")
     return Check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roost import catalog
+from roost import catalog, site
 from roost.measure import parsers, points, running, throttling
 from roost.measure.benchmark.session import Session
 from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
@@ -52,6 +52,7 @@ def conclude(session: Session, broke: str) -> Evidence:
         session.evidence.tables[throttling.FILE] = samples
     running.keep_log(session.target, session.evidence)
     session.evidence.checks.append(running.keep_host(session.target, session.evidence))
+    session.evidence.hide(lambda said: site.hide_key(said, session.target.host.variables))
     if broke:
         session.progress("stopped")
     else:

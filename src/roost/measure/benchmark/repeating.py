@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from roost import atomic, catalog, quality
+from roost import catalog, quality
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
 from roost.measure import harness, parsers, points, statistics, throttling
@@ -81,7 +81,7 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
     session.watches[cell.id, number] = watch
     after = session.reading(after_file)
     written = session.docker(["exec", session.name, "cat", str(load.result)])
-    atomic.write(session.folder / raw, written)
+    session.keep(raw, written)
     result = harness.parse_sglang(written, load.seed) if sglang else harness.parse_vllm(written)
     if len(result.requests) != load.count:
         raise RoostError(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from roost import atomic, catalog, ssh
+from roost import atomic, catalog, site, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.measure import metrics, throttling
@@ -125,12 +125,16 @@ class Session:
             return False
         return True
 
+    def keep(self, name: str, content: str) -> None:
+        """Write a raw file into the run's folder, without the site's key."""
+        atomic.write(self.folder / name, site.hide_key(content, self.target.host.variables))
+
     def reading(self, name: str) -> metrics.Reading:
         """The engine's counters now; their page is kept under a name."""
         client = self.target.endpoint()
         with self.over_the_tunnel():
             page = client.metrics(self.deployment.metrics_path)
-        atomic.write(self.folder / name, page)
+        self.keep(name, page)
         return metrics.parse(page)
 
     def docker(self, words: Sequence[str], given: str | None = None) -> str:
