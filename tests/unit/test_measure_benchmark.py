@@ -121,6 +121,9 @@ def test_figures_are_the_harnesss_own(bench: Bench) -> None:
     assert (figure.low, figure.high) == (None, None)
     assert "harness_code-c1_1.json, harness_code-c1_2.json" in figure.source
     # Accept length and rate by the counters: the stand-in proposes four a step.
+    pages = [f"metrics_code-c1_{n}_{when}.txt" for n in (1, 2) for when in ("before", "after")]
+    for key in ("accept_length", "accept_rate"):
+        assert evidence.figures[f"code-c1.{key}"].source.endswith(f"; {', '.join(pages)}")
     length = evidence.figures["code-c1.accept_length"].value
     assert length == pytest.approx(3.4, rel=0.02)
     assert evidence.figures["code-c1.accept_rate"].value == pytest.approx((length - 1) * 25)
@@ -1035,6 +1038,25 @@ def test_prompts_are_rendered_inside_with_the_recipes_arguments(
     long = json.loads((tmp_path / "made" / "b.jsonl").read_text())
     text = long["prompt"] if style == "vllm" else long["conversations"][0]["content"]
     assert len(text.split()) == 100
+
+
+def test_acceptance_by_position_names_the_pages_it_is_from(tmp_path: Path) -> None:
+    spec = Speculation(drafts=10, draft_tokens=20, accepted=9, per_position=[6, 3])
+    one = Repetition(
+        duration=1, output_throughput=1, speculation=spec, accept_length=1.9, clock=None,
+        raw="harness_a-c1_1.json", marks=[],
+    )  # fmt: skip
+    marked = one.model_copy(update={"marks": ["another client was served"]})
+    cell = CellPoints(
+        id="a-c1", category="a", concurrency=1, repetitions=[marked, one], published=[]
+    )
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    session = Session(target, planning.plan("smoke"), [], tmp_path, print)
+    concluding._figures(session, cell)
+    figure = session.evidence.figures["a-c1.accept_rate_position_2"]
+    assert figure.value == 30
+    pages = "metrics_a-c1_2_before.txt, metrics_a-c1_2_after.txt"
+    assert figure.source == f"suite smoke: counters of all repetitions that count; {pages}"
 
 
 def test_a_point_with_nothing_that_counts_has_no_figure() -> None:

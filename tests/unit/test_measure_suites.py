@@ -183,7 +183,7 @@ def test_a_file_that_begins_with_a_mark_of_its_byte_order_is_taken(tmp_path: Pat
 def test_the_longest_category_fits_into_every_name_of_a_file() -> None:
     """A letter may have four bytes; a file is written under a longer name at first."""
     (cell,) = suites.cells(SUITES["smoke"], [suites.Prompt("a", "\U00020000" * 50, "x")])
-    longest = max(len(name.encode()) for name in kept_files(file_of(cell, 99)))
+    longest = max(len(name.encode()) for name in kept_files(file_of(cell.id, 99)))
     assert longest + len("..01234567.new") <= 255
 
 

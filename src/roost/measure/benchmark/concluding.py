@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from roost import catalog, site
 from roost.measure import parsers, points, running, throttling
-from roost.measure.benchmark.session import Session
+from roost.measure.benchmark.session import Session, file_of, kept_files
 from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
 from roost.measure.points import Benchmark, CellPoints
 from roost.measure.statistics import shown
 
-#: Metrics whose origin differs between engines.
+#: Metrics that are from the engine's counters; what those are differs between engines.
 _OF_DRAFTS = {"accept_length", "accept_rate"}
 
 
@@ -118,9 +118,10 @@ def _figures(session: Session, cell: CellPoints) -> None:
         if found is None:
             continue
         requests = sum(len(one.requests) for one in cell.clean)
+        raw = _counters(cell) if metric.key in _OF_DRAFTS else [one.raw for one in cell.clean]
         source = (
             f"suite {session.plan.name}: {len(cell.clean)} repetitions, {requests} requests; "
-            f"{', '.join(one.raw for one in cell.clean)}"
+            f"{', '.join(raw)}"
         )
         if session.style == "sglang" and metric.key in _OF_DRAFTS:
             source += "; from counters of steps and tokens: SGLang counts no accepted drafts"
@@ -142,5 +143,16 @@ def _figures(session: Session, cell: CellPoints) -> None:
             title=f"Accepted at draft position {at}, {where}",
             value=rate * 100,
             unit="%",
-            source=f"suite {session.plan.name}: counters of all repetitions that count",
+            source=f"suite {session.plan.name}: counters of all repetitions that count; "
+            f"{', '.join(_counters(cell))}",
         )
+
+
+def _counters(cell: CellPoints) -> list[str]:
+    """Pages of counters around the repetitions of drafts that count."""
+    return [
+        page
+        for number, one in enumerate(cell.repetitions, 1)
+        if not one.marks and one.speculation is not None
+        for page in kept_files(file_of(cell.id, number))[:2]
+    ]

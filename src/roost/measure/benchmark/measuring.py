@@ -69,7 +69,7 @@ def _forget(session: Session, measured: int) -> None:
     session.watches = {at: one for at, one in session.watches.items() if at[0] in whole}
     for cell in session.cells[measured:]:
         for number in range(1, session.suite.repetitions.most + 1):
-            for kept in kept_files(file_of(cell, number)):
+            for kept in kept_files(file_of(cell.id, number)):
                 (session.folder / kept).unlink(missing_ok=True)
 
 

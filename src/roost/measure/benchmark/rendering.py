@@ -32,7 +32,7 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         "chat_template_kwargs": session.deployment.chat_template_kwargs,
         "format": session.style,
         "files": {
-            file_of(cell, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
+            file_of(cell.id, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
             for cell in cells
             for number in range(1, session.suite.repetitions.most + 1)
         },

@@ -60,7 +60,7 @@ def _tight(clean: Sequence[Repetition], suite: Suite) -> bool:
 
 
 def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
-    name = file_of(cell, number)
+    name = file_of(cell.id, number)
     spec = session.deployment.spec
     load = Load(
         base_url=f"http://127.0.0.1:{spec.ports[0].container}",

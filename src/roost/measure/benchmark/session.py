@@ -168,9 +168,9 @@ class Session:
         return done
 
 
-def file_of(cell: Cell, number: int) -> str:
+def file_of(cell_id: str, number: int) -> str:
     """What the files of a cell's repetition are called after."""
-    return f"{cell.id}_{number}"
+    return f"{cell_id}_{number}"
 
 
 def kept_files(name: str) -> tuple[str, str, str]:
