@@ -875,6 +875,32 @@ def test_counters_explain_what_the_harness_counted_or_not() -> None:
     assert spec.counters.accept_length == 3.0
 
 
+def test_another_clients_long_prompt_is_seen_by_what_was_read() -> None:
+    """A quarter of a million tokens, answered with few: half a minute of the GPU."""
+    path = DATA / "harness" / "vllm_0.24_plain_c1.json"
+    result = harness.parse_vllm(path.read_text())
+    # Eight prompts of 524 tokens, as vLLM's tokenizer has them.
+    before = dataclasses.replace(reading(0, None), prompt_tokens=1000.0)
+
+    def marks(read: float, found: HarnessResult = result) -> list[str]:
+        after = dataclasses.replace(reading(1024, None), prompt_tokens=1000.0 + read)
+        return accounting.judge(found, before, after)[0]
+
+    assert marks(4192 + 250_000) == [
+        "another client was served: the engine read 254192 tokens of prompts, the harness's had "
+        "4192"
+    ]
+    # A token before each that the harness does not know, and one per cent.
+    assert marks(4192 + 8 + 41) == []
+    assert marks(4192 + 8 + 42) != []
+    # What is in a cache need not be counted, and an engine need not count at all.
+    assert marks(1000) == marks(0) == []
+    # A harness that does not know its lengths.
+    unknown = dataclasses.replace(result.requests[0], prompt_tokens=0)
+    requests = (unknown, *result.requests[1:])
+    assert marks(99_999, dataclasses.replace(result, requests=requests)) == []
+
+
 def of_sglang(count: int, tokens: int) -> HarnessResult:
     """What SGLang's harness would say of requests of so many tokens."""
     requests = tuple(Request(40, tokens, 0.1, 1.0) for _ in range(count))

@@ -50,9 +50,27 @@ def _unexplained(result: HarnessResult, change: metrics.Reading) -> str:
     if change.requests is not None and (others := change.requests - result.completed):
         counted = f"the engine finished {change.requests:.0f} requests"
         return f"{_who(others)}: {counted}, the harness sent {result.completed}"
-    if abs(more) <= allowed:
+    if abs(more) > allowed:
+        return f"{_who(more)}: {counted}, the harness's requests took {result.total_output_tokens}"
+    return _others_prompts(result, change)
+
+
+def _others_prompts(result: HarnessResult, change: metrics.Reading) -> str:
+    """Prompts that the harness did not send, or nothing.
+
+    A long one takes seconds, and its request may still be running, or be given up by its client, so
+    that neither requests nor generated tokens tell of it. Fewer tokens are no sign: an engine need
+    not count what it found in its cache.
+    """
+    lengths = [request.prompt_tokens for request in result.requests]
+    # A token before every prompt may be the engine's own, and unknown to the harness.
+    allowed = UNEXPLAINED * sum(lengths) + len(lengths)
+    if not all(lengths) or change.prompt_tokens - sum(lengths) <= allowed:
         return ""
-    return f"{_who(more)}: {counted}, the harness's requests took {result.total_output_tokens}"
+    return (
+        f"{_who(1)}: the engine read {change.prompt_tokens:.0f} tokens of prompts, the harness's "
+        f"had {sum(lengths)}"
+    )
 
 
 def _who(more: float) -> str:
