@@ -13,7 +13,7 @@ import pytest
 
 from roost import runs
 from roost.errors import RoostError, UsageError
-from roost.measure import charts, choices, compare, points
+from roost.measure import charts, choices, compare, points, questions
 from roost.measure.compare import Compared, Comparison
 from roost.measure.points import Benchmark, CellPoints, Published, Repetition, RequestPoint
 from roost.measure.statistics import Estimate
@@ -555,6 +555,22 @@ def test_thinking_on_and_off_are_two_questions(tmp_path: Path) -> None:
     assert "chat_template_kwargs" in refused.value.fix
     for name in ("off", "on"):
         compare.start([folders["before"], folders[name]], runs_dir=str(tmp_path))
+
+
+def test_runs_with_the_former_kind_of_hash_stay_comparable_where_it_is_known() -> None:
+    """It was of the whole suite; what roost's own suites asked then is known."""
+
+    def asks(question: str, prompts: str = "own") -> Benchmark:
+        return measured(0, question=question).model_copy(update={"prompts": prompts})
+
+    former, now = next(iter(questions.FORMER.items()))
+    assert asks(former).asks_as(asks(now, "elsewhere"))
+    assert not asks(former).asks_as(asks("smoke:000000000000"))
+    # Of a user's file nobody knows: then it is the file's name that tells, as without a hash.
+    assert asks("smoke-000000000000").asks_as(asks(now))
+    assert not asks("smoke-000000000000", "mine").asks_as(asks(now, "yours"))
+    assert not asks("smoke-000000000000").asks_as(asks("smoke-111111111111"))
+    assert not asks("smoke:000000000000").asks_as(asks(now))
 
 
 def test_names_are_no_formulas() -> None:

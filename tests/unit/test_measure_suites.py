@@ -12,9 +12,11 @@ import pytest
 
 from roost import catalog, yamlfile
 from roost.errors import UsageError
-from roost.measure import points, suites
+from roost.measure import points, questions, suites
+from roost.measure.benchmark import planning
+from roost.measure.benchmark.planning import Plan
 from roost.measure.benchmark.session import file_of, kept_files
-from roost.measure.suites import Suite
+from roost.measure.suites import Repetitions, Suite
 
 SUITES = suites.catalogue()
 FILE = Path(suites.__file__).with_name("suites.yml")
@@ -103,6 +105,46 @@ def test_suites_find_the_tables_that_were_published() -> None:
     assert not found("ornith-1.0-35b-heretic-nvfp4-dflash", "gb10", "dflash", "spec-bench", 8)
     # He does not say how deep; then it is as deep as the recipe has it.
     assert not found("ornith-1.5-35b-nvfp4-dflash2", "h200", "dflash2", "matrix", 3)
+
+
+def made(suite: Suite, *texts: str) -> Plan:
+    prompts = [suites.Prompt(str(at), "own", text) for at, text in enumerate(texts or ("Why?",))]
+    return Plan("smoke", suite, suites.cells(suite, prompts), "mine")
+
+
+def test_the_question_is_a_hash_of_what_is_asked() -> None:
+    # By sha256sum, of
+    # {"fresh": true, "ignore_eos": true, "output_tokens": 32, "points": [["own-c1", 1, ["Why?"]]],
+    #  "warmups": 1}
+    assert made(SUITES["smoke"]).question == "smoke:166a67d07371"
+    # Those that kept runs have: another one makes all of them incomparable.
+    kept = {name: planning.plan(name).question for name in SUITES}
+    assert set(kept.values()) == set(questions.FORMER.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "same"),
+    [
+        ({"title": "x", "source": "y", "protocol": "z", "published": None}, True),
+        ({"repetitions": Repetitions(least=3, most=9, tight=0.01)}, True),
+        ({"output_tokens": 33}, False),
+        ({"ignore_eos": False}, False),
+        ({"fresh": False}, False),
+        ({"warmups": 2}, False),
+        ({"concurrency": [2]}, False),
+    ],
+)
+def test_what_is_no_part_of_the_question(changes: dict[str, Any], same: bool) -> None:
+    before, after = SUITES["smoke"], SUITES["smoke"].model_copy(update=changes)
+    assert (made(before).question == made(after).question) is same
+
+
+def test_another_prompt_is_another_question() -> None:
+    assert made(SUITES["smoke"], "Why?").question != made(SUITES["smoke"], "How?").question
+    longer = SUITES["prompt-length"].model_copy(update={"lengths": {"0.5K": 512}})
+    shorter = longer.model_copy(update={"lengths": {"0.5K": 511}})
+    asked = [Plan("x", one, suites.cells(one), "") for one in (longer, shorter)]
+    assert asked[0].question != asked[1].question
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from roost.experiment.host import not_free, on_host, pointed
 from roost.experiment.notes import FILE, Experiment, Notes, Tried, Variant, lock_path
 from roost.hosts import HostFacts
 from roost.inventory import Host
+from roost.measure import questions
 from roost.measure.benchmark import planning
 from roost.plan import gate
 from roost.preflight import of_a_rollout
@@ -131,7 +132,7 @@ def _earlier(
             notes = Notes.model_validate_json(kept_files.read(path))
         except (OSError, ValidationError):
             continue
-        if (notes.kind, notes.host, notes.question) == (kind, host, question):
+        if (notes.kind, notes.host, questions.now(notes.question)) == (kind, host, question):
             return path.parent, notes
     return None
 

@@ -252,7 +252,7 @@ def _told_apart(places: Sequence[Path]) -> list[str]:
 
 def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
     theirs, ours = run.benchmark, first.benchmark
-    why = f"both are of {ours.suite}, with other prompts or of another version of the suite: "
+    why = f"both are of {ours.suite}, with other prompts, or the suite asked otherwise: "
     why += f"{theirs.prompts} and {ours.prompts}"
     fix = "measure one of them again with the prompts of the other (--prompts)"
     if theirs.renders_otherwise(ours):

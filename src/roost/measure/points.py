@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from roost import kept_files, parquet, runs
 from roost.errors import RoostError, UsageError
 from roost.figures import Figure as PublishedFigure
-from roost.measure import statistics
+from roost.measure import questions, statistics
 from roost.measure.checks import Evidence
 from roost.measure.metrics import SpecCounters
 from roost.measure.statistics import Estimate
@@ -148,7 +148,7 @@ class Benchmark(_Data):
     """``benchmark.json``.
 
     Attributes:
-        question: The suite's name and a hash of it and of the prompts' texts: what two benchmarks
+        question: The suite's name and a hash of what was asked of the server: what two benchmarks
             must share to be compared. Empty in those from before it was kept.
         chat_template_kwargs: What the prompts were rendered with, such as ``enable_thinking``;
             none: not known, in those from before it was kept.
@@ -167,8 +167,9 @@ class Benchmark(_Data):
         """Whether both asked the same, as far as that is known of both."""
         if self.renders_otherwise(other):
             return False
-        if self.question and other.question:
-            return self.question == other.question
+        same = questions.same(self.question, other.question)
+        if same is not None:
+            return same
         return (self.suite, self.protocol, self.prompts) == (
             other.suite,
             other.protocol,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from typing import Any
 
-from roost.measure import suites
+from roost.measure import questions, suites
 from roost.measure.suites import Cell, Suite
 from roost.root import first_place
 from roost.runs import text
@@ -23,10 +24,28 @@ class Plan:
 
     @property
     def question(self) -> str:
-        """The suite and the text of the prompts; what a deployment adds to them is kept apart."""
-        texts = [(cell.id, [prompt.text for prompt in cell.prompts]) for cell in self.cells]
-        asked = f"{self.suite.model_dump_json()}{texts}"
-        return f"{self.name}-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+        """The suite's name, and a hash of everything that is asked of a server.
+
+        Nothing that only tells of it, as its title or the published tables with its protocol, and
+        not how often it is repeated: that is how well the answer is known. What a deployment adds
+        to it, the arguments of its chat template, is kept beside it.
+        """
+        asked = {
+            "points": [
+                [
+                    cell.id,
+                    cell.concurrency,
+                    [one.text if one.tokens is None else one.tokens for one in cell.prompts],
+                ]
+                for cell in self.cells
+            ],
+            "output_tokens": self.suite.output_tokens,
+            "ignore_eos": self.suite.ignore_eos,
+            "fresh": self.suite.fresh,
+            "warmups": self.suite.warmups,
+        }
+        digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return f"{self.name}{questions.MARK}{digest[:12]}"
 
     def describe(self) -> dict[str, str]:
         """For the first output of a notebook."""
