@@ -57,7 +57,8 @@ def _render(scenario: dict[str, Any]) -> None:
     job = json.load(sys.stdin)
     Path(job["directory"]).mkdir()
     for name, rows in job["files"].items():
-        text = "\n".join(json.dumps({"prompt": row["nonce"] + row["text"]}) for row in rows)
+        asked = [row["nonce"] + job["texts"][row["text"]] for row in rows]
+        text = "\n".join(json.dumps({"prompt": one}) for one in asked)
         (Path(job["directory"]) / f"{name}.jsonl").write_text(text)
     print("a warning of some library")
     if scenario["tail"] is not None:

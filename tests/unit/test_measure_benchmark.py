@@ -528,6 +528,24 @@ def test_what_renders_prompts_is_found_by_their_folder(bench: Bench) -> None:
     assert word == folder
 
 
+def test_a_prompt_goes_to_the_host_once(bench: Bench) -> None:
+    """Every user and every repetition asks it again: 8 MiB of prompts would be 180."""
+    given: list[str] = []
+
+    class Listening(Breaking):
+        def run(self, argv: Sequence[str], *words: Any, **options: Any) -> ssh.Completed:
+            if "-i" in argv and words[0]:
+                given.append(words[0])
+            return super().run(argv, *words, **options)
+
+    bench.through = Listening
+    bench.measure()
+    (job,) = given
+    texts = [prompt.text for cell in planning.plan("smoke").cells for prompt in cell.prompts]
+    assert [job.count(json.dumps(text)) for text in texts] == [1] * 4
+    assert len(json.loads(job)["files"]) == 4
+
+
 def test_a_load_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     folder = tmp_path / "roost-bench-1"
     folder.mkdir()
@@ -1045,9 +1063,10 @@ def test_prompts_are_rendered_inside_with_the_recipes_arguments(
         "trust_remote_code": False,
         "chat_template_kwargs": {"enable_thinking": False},
         "format": style,
+        "texts": ["", "Why?"],
         "files": {
-            "a": [{"text": "Why?", "tokens": None, "nonce": "[1234] "}],
-            "b": [{"text": "", "tokens": 100, "nonce": "[5678] "}],
+            "a": [{"text": 1, "tokens": None, "nonce": "[1234] "}],
+            "b": [{"text": 0, "tokens": 100, "nonce": "[5678] "}],
         },
     }
     monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoTokenizer=Tokenizer))

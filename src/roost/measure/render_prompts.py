@@ -29,10 +29,13 @@ def main() -> None:
     directory.mkdir(mode=0o700)
     tail = ""
     for name, rows in job["files"].items():
-        texts = [_render(tokenizer, job["chat_template_kwargs"], row) for row in rows]
-        tail = tail or texts[0][-80:]
-        lines = [json.dumps(_line(job["format"], text)) for text in texts]
-        (directory / f"{name}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        # One prompt at a time: all of them together may be more than a host has left.
+        with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
+            for row in rows:
+                asked = {**row, "text": job["texts"][row["text"]]}
+                text = _render(tokenizer, job["chat_template_kwargs"], asked)
+                tail = tail or text[-80:]
+                file.write(json.dumps(_line(job["format"], text)) + "\n")
     json.dump({"tail": tail}, sys.stdout)
 
 

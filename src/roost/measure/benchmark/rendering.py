@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import PurePosixPath
@@ -14,7 +14,7 @@ from roost import ssh
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
 from roost.measure.benchmark.session import Session, file_of
-from roost.measure.suites import Cell
+from roost.measure.suites import Cell, Prompt
 
 
 @contextmanager
@@ -25,14 +25,18 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
     folder = str(session.directory)
     script = resources.files("roost.measure").joinpath("render_prompts.py").read_text("utf-8")
     command = session.deployment.spec.command
+    # Each text once: every user and repetition asks it again, and all of it is in memory there.
+    texts = list(dict.fromkeys(prompt.text for cell in cells for prompt in cell.prompts))
+    places = {text: at for at, text in enumerate(texts)}
     job = {
         "directory": folder,
         "tokenizer": MODEL_PATH,
         "trust_remote_code": "--trust-remote-code" in command,
         "chat_template_kwargs": session.deployment.chat_template_kwargs,
         "format": session.style,
+        "texts": texts,
         "files": {
-            file_of(cell.id, number): [_row(session, cell, at) for at in range(len(cell.prompts))]
+            file_of(cell.id, number): [_row(session, places, prompt) for prompt in cell.prompts]
             for cell in cells
             for number in range(1, session.suite.repetitions.most + 1)
         },
@@ -72,10 +76,9 @@ def _tail(said: str) -> str:
     )
 
 
-def _row(session: Session, cell: Cell, at: int) -> dict[str, Any]:
-    prompt = cell.prompts[at]
+def _row(session: Session, places: Mapping[str, int], prompt: Prompt) -> dict[str, Any]:
     nonce = f"[{secrets.token_hex(4)}] " if session.suite.fresh else ""
-    return {"text": prompt.text, "tokens": prompt.tokens, "nonce": nonce}
+    return {"text": places[prompt.text], "tokens": prompt.tokens, "nonce": nonce}
 
 
 def _judge_tail(session: Session, tail: str) -> None:
