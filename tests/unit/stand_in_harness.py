@@ -56,13 +56,19 @@ def main(words: list[str]) -> None:
 def _render(scenario: dict[str, Any]) -> None:
     job = json.load(sys.stdin)
     Path(job["directory"]).mkdir()
+    too_long: list[list[Any]] = []
     for name, rows in job["files"].items():
         asked = [row["nonce"] + job["texts"][row["text"]] for row in rows]
+        too_long += [
+            [name, at, len(one.split())]
+            for at, one in enumerate(asked)
+            if job["limit"] and len(one.split()) > job["limit"]
+        ]
         text = "\n".join(json.dumps({"prompt": one}) for one in asked)
         (Path(job["directory"]) / f"{name}.jsonl").write_text(text)
     print("a warning of some library")
     if scenario["tail"] is not None:
-        print(json.dumps({"tail": scenario["tail"]}))
+        print(json.dumps({"tail": scenario["tail"], "too_long": too_long}))
     print(scenario["says_after"])
 
 

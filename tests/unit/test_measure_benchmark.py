@@ -68,14 +68,15 @@ class Bench:
     def scenario(self, **values: Any) -> None:
         (self.folder / "scenario.json").write_text(json.dumps({"port": self.engine.port, **values}))
 
-    def measure(self, suite: str = "smoke") -> tuple[Evidence, Benchmark]:
+    def measure(
+        self, suite: str = "smoke", prompts: str | None = None
+    ) -> tuple[Evidence, Benchmark]:
         resolved = deployment(self.folder, port=self.engine.port).model_copy(update=self.changes)
         host = Host("host-01", self.variables, Connection(address="127.0.0.1", local=True))
         with reach(host, resolved) as target:
             target.remote = self.through(target.reached())
-            evidence = measuring.measure(
-                target, planning.plan(suite), folder=self.folder, say=self.said.append
-            )
+            asked = planning.plan(suite, prompts)
+            evidence = measuring.measure(target, asked, folder=self.folder, say=self.said.append)
         return evidence, points.of(evidence)
 
 
@@ -526,6 +527,26 @@ def test_what_renders_prompts_is_found_by_their_folder(bench: Bench) -> None:
     bench.measure()
     ((word, folder),) = found
     assert word == folder
+
+
+def test_prompts_that_are_too_long_are_named_before_the_load(bench: Bench) -> None:
+    """By the engine, one HTTP 400 would end the suite, and name none."""
+    own = bench.folder / "own.jsonl"
+    # Of 2048 tokens 32 are for an answer; the digits before a prompt are a word here.
+    words = {"short": 3, "long": 2015, "longer": 2016}
+    rows = {
+        name: json.dumps({"prompt": "Why? " * count, "id": name}) for name, count in words.items()
+    }
+    own.write_text(f"{rows['short']}\n{rows['long']}\n")
+    evidence, _ = bench.measure(prompts=str(own))
+    assert failed(evidence) == {}
+    bench.engine.requests.clear()
+    own.write_text(f"{rows['short']}\n\n{rows['longer']}\n")
+    evidence, measured = bench.measure(prompts=str(own))
+    why = failed(evidence)["suite"]
+    assert f"{own}: too long for the server: line 3 (2,017 tokens)\n" in why
+    assert "its context is 2,048 tokens, and 32 of them are for the answer" in why
+    assert (measured.complete, measured.cells, bench.engine.requests) == (False, [], [])
 
 
 def test_a_prompt_goes_to_the_host_once(bench: Bench) -> None:
@@ -1036,7 +1057,7 @@ class Tokenizer:
         return cls()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[str]:
-        assert not add_special_tokens
+        del add_special_tokens  # it has none
         return text.split()
 
     def decode(self, ids: list[str]) -> str:
@@ -1064,6 +1085,7 @@ def test_prompts_are_rendered_inside_with_the_recipes_arguments(
         "chat_template_kwargs": {"enable_thinking": False},
         "format": style,
         "texts": ["", "Why?"],
+        "limit": 99,
         "files": {
             "a": [{"text": 1, "tokens": None, "nonce": "[1234] "}],
             "b": [{"text": 0, "tokens": 100, "nonce": "[5678] "}],
@@ -1074,6 +1096,7 @@ def test_prompts_are_rendered_inside_with_the_recipes_arguments(
     importlib.import_module("roost.measure.render_prompts").main()
     answer = json.loads(capsys.readouterr().out)
     assert answer["tail"].endswith("<think>\n\n</think>\n\n")
+    assert answer["too_long"] == [["b", 0, 100]]
     (line,) = (tmp_path / "made" / "a.jsonl").read_text().splitlines()
     rendered = "<user> [1234] Why? <assistant>\n<think>\n\n</think>\n\n"
     wanted = {"prompt": rendered}

@@ -28,15 +28,18 @@ def main() -> None:
     directory = Path(job["directory"])
     directory.mkdir(mode=0o700)
     tail = ""
+    too_long: list[list[Any]] = []
     for name, rows in job["files"].items():
         # One prompt at a time: all of them together may be more than a host has left.
         with (directory / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            for row in rows:
+            for at, row in enumerate(rows):
                 asked = {**row, "text": job["texts"][row["text"]]}
                 text = _render(tokenizer, job["chat_template_kwargs"], asked)
                 tail = tail or text[-80:]
+                if tokens := _too_many(tokenizer, text, job["limit"]):
+                    too_long.append([name, at, tokens])
                 file.write(json.dumps(_line(job["format"], text)) + "\n")
-    json.dump({"tail": tail}, sys.stdout)
+    json.dump({"tail": tail, "too_long": too_long}, sys.stdout)
 
 
 def _render(tokenizer: Any, kwargs: dict[str, Any], row: dict[str, Any]) -> str:
@@ -54,6 +57,15 @@ def _render(tokenizer: Any, kwargs: dict[str, Any], row: dict[str, Any]) -> str:
     wanted = max(0, row["tokens"] - around)
     ids = (unit * (wanted // len(unit) + 1))[:wanted]
     return templated(tokenizer.decode(ids) + QUESTION)
+
+
+def _too_many(tokenizer: Any, text: str, limit: int | None) -> int | None:
+    """How many tokens a text has, if more than a prompt may have."""
+    # A token is a byte at least, but for the one that some tokenizers put before every text.
+    if limit is None or len(text.encode(errors="surrogatepass")) < limit:
+        return None
+    tokens = len(tokenizer.encode(text, add_special_tokens=True))
+    return tokens if tokens > limit else None
 
 
 def _line(style: str, text: str) -> dict[str, Any]:

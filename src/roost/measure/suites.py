@@ -89,12 +89,23 @@ class _Row(Strict):
 
 @dataclass(frozen=True)
 class Prompt:
-    """One question; ``tokens`` is the length that filler text is made to."""
+    """One question.
+
+    Attributes:
+        tokens: The length that filler text is made to; none: it is asked as it is.
+        line: Of the file that it is from.
+    """
 
     id: str
     category: str
     text: str
     tokens: int | None = None
+    line: int | None = None
+
+    @property
+    def where(self) -> str:
+        """How a person finds it."""
+        return self.id if self.line is None else f"line {self.line}"
 
 
 @dataclass(frozen=True)
@@ -223,7 +234,7 @@ def _own_row(path: Path, number: int, line: str) -> Prompt:
             why=f"{type(error).__name__}: {error}",
             fix='a line is {"prompt": "…", "category": "…", "id": "…"}, the last two as you like',
         ) from None
-    return Prompt(row.id, row.category, row.prompt)
+    return Prompt(row.id, row.category, row.prompt, line=number)
 
 
 def _suite(path: Path, name: str, data: Any) -> Suite:

@@ -20,3 +20,7 @@ class AutoTokenizer:
     def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
         """The last message."""
         return messages[-1]["content"]
+
+    def encode(self, text: str, **_: Any) -> list[str]:
+        """Its words."""
+        return text.split()

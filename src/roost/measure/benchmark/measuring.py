@@ -114,6 +114,7 @@ def _require_the_same(session: Session) -> None:
 def _within_context(session: Session) -> None:
     """Leave out the lengths that the server does not take, and say so."""
     limit = session.target.endpoint().context_limit(session.deployment.served_name)
+    session.context = limit
     if limit is None or session.suite.lengths is None:
         return
 

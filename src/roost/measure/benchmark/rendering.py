@@ -16,6 +16,9 @@ from roost.launch import MODEL_PATH
 from roost.measure.benchmark.session import Session, file_of
 from roost.measure.suites import Cell, Prompt
 
+#: Prompts that one message names.
+_TOLD = 10
+
 
 @contextmanager
 def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
@@ -34,6 +37,7 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         "trust_remote_code": "--trust-remote-code" in command,
         "chat_template_kwargs": session.deployment.chat_template_kwargs,
         "format": session.style,
+        "limit": session.context and session.context - session.suite.output_tokens,
         "texts": texts,
         "files": {
             file_of(cell.id, number): [_row(session, places, prompt) for prompt in cell.prompts]
@@ -44,9 +48,10 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
     try:
         # The folder is an argument so that the process is found after its connection broke.
         words = ["exec", "-i", session.name, "python3", "-c", script, folder]
-        done = session.docker(words, json.dumps(job))
+        said = _said(session.docker(words, json.dumps(job)))
         if all(check.id != "thinking" for check in session.evidence.checks):
-            _judge_tail(session, _tail(done))
+            _judge_tail(session, str(said["tail"]))
+        _require_short(session, cells, said["too_long"])
         yield
     except ssh.BrokenConnectionError:
         # It is cleared when the host is reached again.
@@ -66,13 +71,41 @@ def _clear(session: Session) -> None:
     )
 
 
-def _tail(said: str) -> str:
-    """What the prompts end in, from the output of rendering them; libraries may print there too."""
+def _said(said: str) -> dict[str, Any]:
+    """What rendering the prompts says of them, from its output; libraries may print there too."""
     for line in reversed(said.splitlines()):
-        with suppress(ValueError, TypeError, KeyError, RecursionError):
-            return str(json.loads(line)["tail"])
+        with suppress(ValueError, RecursionError):
+            found = json.loads(line)
+            if isinstance(found, dict) and "tail" in found:
+                return found
     raise RoostError(
         "the prompts were not rendered in the container", why=said[-400:] or "it said nothing"
+    )
+
+
+def _require_short(
+    session: Session, cells: Sequence[Cell], too_long: Sequence[tuple[str, int, int]]
+) -> None:
+    """An engine ends the whole suite for one prompt that it does not take, and names none.
+
+    Raises:
+        RoostError: Some prompts are too long: file, place in it and tokens of each.
+    """
+    asked = {
+        file_of(cell.id, number): cell.prompts
+        for cell in cells
+        for number in range(1, session.suite.repetitions.most + 1)
+    }
+    found = {asked[file][at].where: tokens for file, at, tokens in too_long}
+    if not found:
+        return
+    told = ", ".join(f"{where} ({found[where]:,} tokens)" for where in list(found)[:_TOLD])
+    more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+    raise RoostError(
+        f"{session.plan.prompts}: too long for the server: {told}{more}",
+        why=f"its context is {session.context or 0:,} tokens, and {session.suite.output_tokens:,} of "
+        "them are for the answer",
+        fix="take them out, or shorten them",
     )
 
 

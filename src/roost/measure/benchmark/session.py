@@ -39,6 +39,8 @@ class Session:
     watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
     #: Where the prompts that were prepared last lie in the container; none: none were yet.
     directory: PurePosixPath | None = None
+    #: Tokens that prompt and answer may have together; none: the engine does not say.
+    context: int | None = None
     #: SSH connections that were lost.
     breaks: int = 0
     started: float = field(default_factory=time.monotonic)
