@@ -57,6 +57,9 @@ def _render(scenario: dict[str, Any]) -> None:
     job = json.load(sys.stdin)
     Path(job["directory"]).mkdir()
     too_long: list[list[Any]] = []
+    filler = {
+        name: rows[0]["tokens"] * 4 for name, rows in job["files"].items() if rows[0]["tokens"]
+    }
     for name, rows in job["files"].items():
         asked = [row["nonce"] + job["texts"][row["text"]] for row in rows]
         too_long += [
@@ -68,7 +71,7 @@ def _render(scenario: dict[str, Any]) -> None:
         (Path(job["directory"]) / f"{name}.jsonl").write_text(text)
     print("a warning of some library")
     if scenario["tail"] is not None:
-        print(json.dumps({"tail": scenario["tail"], "too_long": too_long}))
+        print(json.dumps({"tail": scenario["tail"], "too_long": too_long, "filler": filler}))
     print(scenario["says_after"])
 
 

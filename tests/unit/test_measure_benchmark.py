@@ -8,6 +8,7 @@ import importlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from tests.unit.stand_in_engine import Container, Engine
 from roost import runs, ssh
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
-from roost.measure import harness, metrics, points, reconnecting, throttling
+from roost.measure import harness, metrics, points, reconnecting, render_prompts, throttling
 from roost.measure.benchmark import (
     accounting,
     concluding,
@@ -221,7 +222,7 @@ def test_warm_ups_are_requests_that_no_figure_sees(bench: Bench) -> None:
     # One a point; the readings of a repetition stand around the harness alone.
     assert [body["max_tokens"] for body in bench.engine.requests] == [32, 32]
     asked = bench.engine.requests[0]["messages"][0]["content"]
-    assert asked.startswith("[warm-up ")
+    assert re.match(r"\[[0-9a-f]{8}\] \w", asked)
     assert all(not one.marks for cell in measured.cells for one in cell.repetitions)
 
 
@@ -652,6 +653,31 @@ def test_lengths_beyond_the_servers_context_are_left_out(bench: Bench) -> None:
     assert figure.low < min(times) < max(times) < figure.high
 
 
+def test_every_length_warms_up_at_its_own(bench: Bench) -> None:
+    """The first prompt of its length meets kernels that nobody has compiled or tuned for it."""
+    bench.engine.context = 2042 + 256
+    evidence, measured = bench.measure("prompt-length")
+    assert failed(evidence) == {}
+    asked = [body["messages"][0]["content"] for body in bench.engine.requests]
+    # The stand-in for the renderer makes four characters of a token.
+    around = len("[01234567] ") + len(render_prompts.QUESTION)
+    assert [len(one) - around for one in asked] == [511 * 4, 2042 * 4]
+    assert all(render_prompts.FILLER in one for one in asked)
+    assert asked[0][:11] != asked[1][:11]
+    assert len(measured.cells) == 2
+
+
+def test_a_long_warm_up_may_take_its_time(tmp_path: Path) -> None:
+    """A quarter of a million tokens take two minutes on a GB10 that is warm."""
+    limits: list[float] = []
+    client: Any = SimpleNamespace(chat=lambda *_, timeout: limits.append(timeout))
+    planned = planning.plan("prompt-length")
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)
+    session = Session(target, planned, planned.cells, tmp_path, lambda _: None)
+    repeating._warm_up(session, planned.cells[-1])
+    assert limits == [120 + 2502.23]
+
+
 def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:
     bench.engine.context = 1000
     bench.scenario(noise=0.001)
@@ -1071,6 +1097,10 @@ class Tokenizer:
         return f"<user> {messages[0]['content']} <assistant>\n{block}"
 
 
+#: A hundred words with the question's seven and five of the template.
+FILLED = " ".join((render_prompts.FILLER * 4).split()[: 100 - 12])
+
+
 @pytest.mark.parametrize("style", ["vllm", "sglang"])
 def test_prompts_are_rendered_inside_with_the_recipes_arguments(
     style: str,
@@ -1097,6 +1127,8 @@ def test_prompts_are_rendered_inside_with_the_recipes_arguments(
     answer = json.loads(capsys.readouterr().out)
     assert answer["tail"].endswith("<think>\n\n</think>\n\n")
     assert answer["too_long"] == [["b", 0, 100]]
+    # <user> [5678], seven words of the question, <assistant> and the block around it.
+    assert answer["filler"] == {"b": len(FILLED)}
     (line,) = (tmp_path / "made" / "a.jsonl").read_text().splitlines()
     rendered = "<user> [1234] Why? <assistant>\n<think>\n\n</think>\n\n"
     wanted = {"prompt": rendered}

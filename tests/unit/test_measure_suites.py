@@ -119,6 +119,8 @@ def test_the_question_is_a_hash_of_what_is_asked() -> None:
     assert made(SUITES["smoke"]).question == "smoke:166a67d07371"
     # Those that kept runs have: another one makes all of them incomparable.
     kept = {name: planning.plan(name).question for name in SUITES}
+    length = kept.pop("prompt-length")
+    assert length == "prompt-length:a9fac233c4cc"
     assert set(kept.values()) == set(questions.FORMER.values())
 
 

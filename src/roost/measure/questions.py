@@ -2,7 +2,8 @@
 
 The hash is of what is asked of a server (:attr:`roost.measure.benchmark.planning.Plan.question`).
 It once was of the whole suite, its title and source too, so the two kinds cannot be told equal
-where the file of prompts was a user's own. Of roost's own suites it is known which was which.
+where the file of prompts was a user's own. Of roost's own suites it is known which was which, but
+for ``prompt-length``, which had other warm-ups.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ MARK = ":"
 FORMER = {
     "smoke-98ff3cc4c2b0": "smoke:0a37eb189d30",
     "spec-bench-698d770b79af": "spec-bench:97593fdd02fc",
-    "prompt-length-63cb7e0fddf5": "prompt-length:ca9d9cffe798",
     "matrix-6c2de212778b": "matrix:9fe660d30f36",
     "prompt-style-9553f048e258": "prompt-style:5e88b6f294c3",
     "gate-d07d5613bd07": "gate:dde77c3019b7",

@@ -52,6 +52,7 @@ def prepared(session: Session, cells: Sequence[Cell]) -> Iterator[None]:
         if all(check.id != "thinking" for check in session.evidence.checks):
             _judge_tail(session, str(said["tail"]))
         _require_short(session, cells, said["too_long"])
+        session.filler = said["filler"]
         yield
     except ssh.BrokenConnectionError:
         # It is cleared when the host is reached again.
@@ -103,8 +104,8 @@ def _require_short(
     more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
     raise RoostError(
         f"{session.plan.prompts}: too long for the server: {told}{more}",
-        why=f"its context is {session.context or 0:,} tokens, and {session.suite.output_tokens:,} of "
-        "them are for the answer",
+        why=f"its context is {session.context or 0:,} tokens, and "
+        f"{session.suite.output_tokens:,} of them are for the answer",
         fix="take them out, or shorten them",
     )
 

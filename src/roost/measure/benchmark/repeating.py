@@ -17,11 +17,14 @@ from roost.measure.benchmark.session import Session, file_of, kept_files
 from roost.measure.client import TIMEOUT_S
 from roost.measure.harness import HarnessResult, Load
 from roost.measure.points import CellPoints, Repetition, RequestPoint
+from roost.measure.render_prompts import FILLER, QUESTION
 from roost.measure.suites import Cell, Suite
 
 #: A call of the harness may take as long as the load takes at this speed, and time to start.
 _SLOWEST_TOKENS_PER_S = 0.5
 _START_S = 600.0
+#: A warm-up may take as long as its prompt takes at this speed, and a request's own time.
+_SLOWEST_PROMPT_TOKENS_PER_S = 100.0
 _LIMIT_S = 4 * 3600.0
 
 
@@ -107,7 +110,8 @@ def _repeat(session: Session, cell: Cell, number: int) -> Repetition:
 def _warm_up(session: Session, cell: Cell) -> None:
     """Send requests that are not measured, at least one from each of the cell's users.
 
-    With fewer, the engine would first meet a batch of that size in a repetition that counts.
+    With fewer, the engine would first meet a batch of that size in a repetition that counts. So it
+    would a prompt of that length: kernels are compiled and tuned for what they meet first.
     """
     client = session.target.client
     if client is None or not session.suite.warmups:
@@ -116,18 +120,27 @@ def _warm_up(session: Session, cell: Cell) -> None:
     deployment = session.deployment
 
     def ask(number: int) -> None:
-        asked = cell.prompts[number % len(cell.prompts)].text or "Count from one to a hundred."
+        prompt = cell.prompts[number % len(cell.prompts)]
         body = quality.chat_request(
-            f"[warm-up {secrets.token_hex(4)}] {asked}",
+            # As long as what is measured, or it might not fit where that does.
+            f"[{secrets.token_hex(4)}] {_filler(session, cell) or prompt.text}",
             deployment.served_name,
             deployment.chat_template_kwargs,
             max_tokens=session.suite.output_tokens,
         )
         # Given here, because the client's own gets shorter for good after a request without answer.
-        client.chat(body, timeout=TIMEOUT_S)
+        client.chat(body, timeout=TIMEOUT_S + (prompt.tokens or 0) / _SLOWEST_PROMPT_TOKENS_PER_S)
 
     with session.over_the_tunnel(), ThreadPoolExecutor(cell.concurrency) as users:
         list(users.map(ask, range(max(session.suite.warmups, cell.concurrency))))
+
+
+def _filler(session: Session, cell: Cell) -> str:
+    """The text of a prompt that is made to length; empty where prompts are asked as they are."""
+    wanted = session.filler.get(file_of(cell.id, 1))
+    if wanted is None:
+        return ""
+    return (FILLER * (wanted // len(FILLER) + 1))[:wanted] + QUESTION
 
 
 def _run_harness(session: Session, load: Load, *, sglang: bool) -> None:

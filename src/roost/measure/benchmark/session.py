@@ -39,6 +39,8 @@ class Session:
     watches: dict[tuple[str, int], throttling.Watch] = field(default_factory=dict)
     #: Where the prompts that were prepared last lie in the container; none: none were yet.
     directory: PurePosixPath | None = None
+    #: Characters of filler in prompts that are made to length, by the name of their file.
+    filler: dict[str, int] = field(default_factory=dict)
     #: Tokens that prompt and answer may have together; none: the engine does not say.
     context: int | None = None
     #: SSH connections that were lost.
