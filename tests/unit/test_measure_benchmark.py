@@ -892,6 +892,39 @@ def test_a_clock_far_below_another_repetitions_is_a_reason() -> None:
     assert marks == ["", "the GPU ran at 2000 MHz, at 2400 MHz in another repetition", "", ""]
 
 
+def test_a_point_that_is_slow_in_all_repetitions_has_a_remark(tmp_path: Path) -> None:
+    """Each of its repetitions is as slow as the others, and no clock is low enough to be stuck."""
+    pace = throttling.Pace
+    slow = throttling.slow_points({"a": pace(1500, 30), "b": pace(2400, 60), "c": pace(2300, 40)})
+    said = "the GPU ran at 1500 MHz and 30 W, at 2400 MHz and 60 W at b: something held it back"
+    assert slow == {"a": said}
+    # At the cap of its power: a heavier load is slower, and rightly.
+    assert throttling.slow_points({"a": pace(1900, 300), "b": pace(2400, 250)}) == {}
+    # As fast but for noise; and a GPU that does not tell its power.
+    assert throttling.slow_points({"a": pace(2200, 30), "b": pace(2400, 60)}) == {}
+    assert throttling.slow_points({"a": pace(1500, None), "b": pace(2400, None)}) == {}
+
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    session = Session(target, planning.plan("smoke"), [], tmp_path, print)
+    for name, clock, watts in (("a-c1", 1500.0, 30.0), ("b-c1", 2400.0, 60.0)):
+        samples = [
+            throttling.Sample("0", clock, watts, 50.0, at=at, highest=3003.0, busy=96)
+            for at in range(0, 20, 2)
+        ]
+        session.watches[name, 1] = throttling.Watch(samples, lasted=20.0)
+        one = Repetition(
+            duration=20, output_throughput=1, speculation=None, accept_length=None, clock=clock,
+            raw="", marks=[],
+        )  # fmt: skip
+        session.measured.append(
+            CellPoints(id=name, category=name, concurrency=1, repetitions=[one], published=[])
+        )
+    concluding.conclude(session, "")
+    told = {check.id: check.why for check in session.evidence.checks}
+    assert told["a-c1"] == said.replace("at b:", "at b-c1:")
+    assert told["b-c1"] == ""
+
+
 def test_a_repetition_at_another_clock_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,14 @@ class Sample:
         return self.busy is None or self.busy >= BUSY_PERCENT
 
 
+@dataclass(frozen=True)
+class Pace:
+    """How fast a GPU ran, and on how much: MHz, W."""
+
+    clock: float
+    power: float | None
+
+
 @dataclass
 class Watch:
     """What was sampled during one load; ``why_not`` says why nothing was."""
@@ -94,6 +102,15 @@ class Watch:
     def clock(self, load_s: float) -> float | None:
         """SM clock of the slowest GPU while the load ran, MHz; none if the load was too short.
 
+        Args:
+            load_s: How long the load took; it ended with the watch.
+        """
+        pace = self.pace(load_s)
+        return pace.clock if pace else None
+
+    def pace(self, load_s: float) -> Pace | None:
+        """The slowest GPU while the load ran; none if the load was too short.
+
         Tensor parallelism waits for the slowest. A GPU that has little to do is left out: it draws
         a screen, or serves somebody else.
         So are samples from before the load: the harness takes seconds to start, and an idle GPU
@@ -103,11 +120,17 @@ class Watch:
             load_s: How long the load took; it ended with the watch.
         """
         clocks: dict[str, list[float]] = {}
+        powers: dict[str, list[float]] = {}
         for one in self.samples:
             if one.clock is not None and one.works and one.at >= self.lasted - load_s:
                 clocks.setdefault(one.gpu, []).append(one.clock)
-        told = (found for found in clocks.values() if len(found) >= FEWEST_MOMENTS)
-        return min(map(statistics.median, told), default=None)
+                powers.setdefault(one.gpu, []).extend([] if one.power is None else [one.power])
+        paces = [
+            Pace(statistics.median(found), statistics.median(powers[gpu]) if powers[gpu] else None)
+            for gpu, found in clocks.items()
+            if len(found) >= FEWEST_MOMENTS
+        ]
+        return min(paces, key=lambda pace: pace.clock, default=None)
 
     def marks(self) -> list[str]:
         """Why the load cannot be taken for the machine's own speed.
@@ -242,3 +265,32 @@ def clock_marks(clocks: Sequence[float | None]) -> list[str]:
         else ""
         for clock in clocks
     ]
+
+
+def slow_points(paces: Mapping[str, Pace]) -> dict[str, str]:
+    """Points whose clock is not explained by their load, with a remark on each.
+
+    Another load may rightly have another clock: where the power is capped, the one that draws more
+    runs slower. A lower clock at no more power has another cause. It is no reason to leave the
+    point out, for what else decides on a clock (a processor that shares the power) is not sampled.
+
+    Args:
+        paces: By point.
+    """
+    found = {}
+    for point, own in paces.items():
+        faster = {
+            name: other
+            for name, other in paces.items()
+            if own.clock < other.clock * (1 - CLOCK_DROP)
+            and own.power is not None
+            and other.power is not None
+            and own.power <= other.power
+        }
+        if faster:
+            name, other = max(faster.items(), key=lambda each: each[1].clock)
+            found[point] = (
+                f"the GPU ran at {own.clock:.0f} MHz and {own.power:.0f} W, at {other.clock:.0f} "
+                f"MHz and {other.power:.0f} W at {name}: something held it back"
+            )
+    return found

@@ -22,8 +22,9 @@ def conclude(session: Session, broke: str) -> Evidence:
         session: The benchmark.
         broke: Why the suite ended early; empty: it was measured to its end.
     """
+    slow = throttling.slow_points(_paces(session))
     for cell in session.measured:
-        _judge_cell(session, cell)
+        _judge_cell(session, cell, slow.get(cell.id, ""))
         _figures(session, cell)
     _judge_host(session)
     suite = session.suite
@@ -60,13 +61,30 @@ def conclude(session: Session, broke: str) -> Evidence:
     return session.evidence
 
 
-def _judge_cell(session: Session, cell: CellPoints) -> None:
+def _paces(session: Session) -> dict[str, throttling.Pace]:
+    """Of each point the median repetition that counts, by its clock."""
+    found = {}
+    for cell in session.measured:
+        paces = [
+            pace
+            for number, one in enumerate(cell.repetitions, 1)
+            if not one.marks and (watch := session.watches.get((cell.id, number)))
+            if (pace := watch.pace(one.duration))
+        ]
+        if paces:
+            paces.sort(key=lambda pace: pace.clock)
+            found[cell.id] = paces[len(paces) // 2]
+    return found
+
+
+def _judge_cell(session: Session, cell: CellPoints, slow: str = "") -> None:
     least = session.suite.repetitions.least
     reasons = list(dict.fromkeys(mark for one in cell.repetitions for mark in one.marks))
     left_out = len(cell.repetitions) - len(cell.clean)
     speed = points.metric("output_throughput").estimate(cell)
     observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
     remarks = [f"{left_out} left out: {'; '.join(reasons)}"] if reasons else []
+    remarks += [slow] if slow else []
     served = _at_a_time(session.deployment.spec.command)
     if served is not None and served < cell.concurrency:
         remarks.append(
