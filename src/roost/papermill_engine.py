@@ -108,8 +108,8 @@ class _ThisInterpreter(KernelSpecManager):
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict(extra_arguments=quiet))
 
 
-#: Bytes that a path of a Unix socket may have, less what is added to the directory's.
-_LONGEST_FOLDER = 80
+#: A path of a Unix socket has 103 bytes at the most on some systems; 36 come to this directory's.
+_LONGEST_FOLDER = 60
 
 
 class _Manager(AsyncKernelManager):
