@@ -7,7 +7,6 @@ paths are made absolute first, and a run that reached no host is a failure.
 from __future__ import annotations
 
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roost import ansible_environment
+from roost import ansible_environment, terminal
 from roost import inventory as inventories
 from roost.errors import RoostError
 from roost.root import repository_root
@@ -119,7 +118,7 @@ def run_playbook(
             envvars={
                 "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
                 # Ansible sees a terminal of ansible-runner's, whatever ours is.
-                **({} if sys.stdout.isatty() else {"ANSIBLE_NOCOLOR": "1"}),
+                **({} if terminal.present() else {"ANSIBLE_NOCOLOR": "1"}),
                 **ansible_environment.environment(),
             },
         )

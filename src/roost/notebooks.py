@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from roost import inventory as inventories
 
 # After papermill's own engines: importing it registers roost's (see there).
-from roost import papermill_engine, runs
+from roost import papermill_engine, runs, terminal
 from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.root import repository_root
@@ -92,7 +91,8 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
                 path,
                 run_dir / runs.EXECUTED,
                 parameters=given,
-                progress_bar=sys.stderr.isatty() and multiprocessing.parent_process() is None,
+                progress_bar=terminal.present("stderr")
+                and multiprocessing.parent_process() is None,
             )
     except papermill_engine.NotebookFailed as error:
         # A failed check has a result, which says more than the exception does.

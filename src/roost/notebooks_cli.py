@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from roost import options
+from roost import options, terminal
 from roost.errors import UsageError
 
 if TYPE_CHECKING:
@@ -303,7 +303,7 @@ def _show(outcome: Outcome, undone: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    console = Console()
+    console = Console(width=terminal.columns())
     if outcome.result is None:
         # Text, because an error's words are no markup.
         text = Text(f"\n{outcome.host}: {undone}\n  {outcome.error}", style="red")
@@ -338,7 +338,11 @@ def _show(outcome: Outcome, undone: str) -> None:
             told.add(check.why)
             shown.append(f"\nto mend: {check.fix}" if check.fix else "", style="not dim")
         table.add_row(Text(check.id), mark, shown)
-    console.print(table)
+    # Without a terminal a line is as long as the longest, blanks and all.
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        click.echo(line.rstrip())
 
 
 def _close(outcomes: list[Outcome], undone: str) -> None:

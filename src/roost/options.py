@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from roost import terminal
 from roost.errors import UsageError
 from roost.references import MIRROR
 
@@ -109,10 +110,10 @@ def password(ask: bool) -> str | None:
     """
     if not ask:
         return None
-    if sys.stdin.isatty():
+    if terminal.present("stdin"):
         answer: str = click.prompt("sudo password", hide_input=True)
         return answer
-    if line := sys.stdin.readline().rstrip("\n"):
+    if sys.stdin is not None and (line := sys.stdin.readline().rstrip("\n")):
         return line
     raise UsageError(
         "--ask-become-pass: there is no password to read",

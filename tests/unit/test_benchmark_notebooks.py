@@ -233,6 +233,7 @@ def test_a_narrow_terminal_shows_what_is_worse(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("roost.terminal.present", lambda: True)
     checks = [
         Check(id="run 20261129T160005Z-spark-01-smol", ok=True, expected="", observed="2 points"),
         Check(id="coding-c1", ok=False, expected="as fast", observed="-20.2 %"),
@@ -243,6 +244,20 @@ def test_a_narrow_terminal_shows_what_is_worse(
     said = capsys.readouterr().out
     assert "FAILED" in said
     assert "-20.2 %" in said
+
+
+def test_a_file_has_what_was_observed_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    observed = "so many points, of which each was looked at, " * 4 + "and the last"
+    check = Check(id="points", ok=True, expected="", observed=observed)
+    long = Check(id="a name that is longer than its neighbour's", ok=True, expected="", observed="")
+    notebooks_cli.report(
+        [Outcome("", tmp_path, result(ok=True, checks=[check, long]))], False, "not compared"
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.endswith(observed)]
+    assert all(line == line.rstrip() for line in lines)
 
 
 def test_a_run_over_several_hosts_is_headed_by_its_name_alone(

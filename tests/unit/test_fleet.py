@@ -50,7 +50,7 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch, terminal: bo
         return run("successful")(**options)
 
     monkeypatch.setattr(ansible_runner, "run", runs)
-    monkeypatch.setattr(fleet.sys.stdout, "isatty", lambda: terminal)
+    monkeypatch.setattr("roost.terminal.present", lambda: terminal)
     fleet.run_playbook("deploy", INVENTORY)
     assert seen.get("ANSIBLE_NOCOLOR") == (None if terminal else "1")
 

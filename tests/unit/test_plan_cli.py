@@ -6,6 +6,8 @@ import ast
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -375,10 +377,54 @@ def test_a_terminal_s_lines_break_between_words_and_fixes_not_at_all() -> None:
     assert [line for line in lines if line.startswith("    word")]
 
 
-def test_a_narrow_terminal_has_whole_words_of_each_term() -> None:
+def test_a_narrow_terminal_has_whole_words_of_each_term(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roost.terminal.present", lambda: True)
     words = ["ornith-1.0-35b-heretic-nvfp4-dflash", "--on", "rtx5070ti-x2"]
     shown = CliRunner().invoke(plan, words, env={"COLUMNS": "60"}).output
     memory = shown.partition("KV pool:")[0]
     assert "…" not in memory
+    terms = memory.partition("\nmemory of ")[2]
+    assert max(map(len, terms.splitlines())) <= 60
     assert "  CUDA context and NCCL        645.12 MiB  estimate\n" in memory
     assert "\n  CUDA context and NCCL: measured on rtx3090" in memory
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_figure_and_no_name_is_cut(
+    columns: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["ornith-1.0-35b-heretic-nvfp4-dflash", "--on", "gb10", "--frontier"]
+    monkeypatch.setattr("roost.terminal.present", lambda: terminal)
+    shown = CliRunner().invoke(plan, words, env={"COLUMNS": columns}).output
+    assert "…" not in shown.replace("roost plan …", "")
+    data = planned(*words)
+    for term in data["memory"]["terms"]:
+        assert re.search(f"  {re.escape(term['name'])} +[0-9,.]+ (GiB|MiB|bytes)  ", shown), term
+    for row in data["frontier"]["rows"]:
+        for cell in row["cells"]:
+            assert f" {cell['requests']:,}" in shown or not cell["requests"]
+
+
+def test_a_closed_output_is_no_terminal() -> None:
+    words = "plan ornith-1.0-35b-fp8 --on gb10 >&-"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m roost.cli {words}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+
+
+def test_a_closed_input_has_no_password() -> None:
+    program = "from roost import options; options.password(True)"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -c '{program}' <&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "UsageError: --ask-become-pass: there is no password to read" in done.stderr

@@ -169,6 +169,31 @@ def run(monkeypatch: pytest.MonkeyPatch, given: Inventory, *words: str) -> Resul
     return CliRunner().invoke(plan, ["-i", "inventory/test", *words], env={"COLUMNS": "120"})
 
 
+@pytest.mark.parametrize("columns", ["40", "70", "80"])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_width_cuts_a_figure_or_a_name(
+    columns: str, terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = "spark-01.lab.example.internal"
+    given = inventory(**{host: spark(settings=SMALL)})
+    monkeypatch.setattr("roost.terminal.present", lambda: terminal)
+    monkeypatch.setattr("roost.inventory.load", lambda *_: given)
+    words = ["-i", "inventory/test"]
+    found = json.loads(CliRunner().invoke(plan, [*words, "--json"]).output)[0]["plan"]
+    shown = CliRunner().invoke(plan, words, env={"COLUMNS": columns}).output
+    table = shown.partition("\n\n")[0]
+    assert "…" not in table
+    for said in (
+        host,
+        found["recipe"],
+        f"{found['memory']['kv_pool_tokens']:,}",
+        f"{found['memory']['max_concurrency']:.2f}",
+        *(one["id"] for one in found["findings"] if one["severity"] == "error"),
+    ):
+        assert said in table.replace(",", " ").split() or said in table.split(), table
+    assert len(table.splitlines()) == (8 if terminal else 2)
+
+
 def test_the_table_has_a_line_a_host_and_each_finding_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from roost import terminal
 from roost.plan.finding import Finding, Verdict
 from roost.plan.frontier import Frontier
 from roost.plan.planner import Memory, Plan
@@ -24,10 +23,6 @@ _VERDICTS: dict[Verdict, str] = {
     "warn": "runs, with what is said below",
     "refuse": "refused",
 }
-#: Columns of a terminal in which a recipe's id fits on one line.
-_WIDE = 110
-#: Columns of a terminal below which remarks on terms stand under the table.
-_NARROW = 80
 #: Hosts that are named with a finding before they are only counted.
 _NAMED = 6
 
@@ -46,22 +41,21 @@ def plan(made: Plan) -> None:
 
 
 def fleet(planned: Sequence[HostPlan]) -> None:
-    """A line for each host, and each finding once with the hosts that it is about."""
-    columns = ("host", "recipe", "speculation", "verdict", "pool", "requests", "free", "errors")
-    wide = Console().width >= _WIDE
-    table = Table(box=None, pad_edge=False, padding=(0, 2 if wide else 1, 0, 0))
-    for title in columns:
+    """A line for each host, and each finding once with the hosts that it is about.
+
+    Where a line does not fit, a host has several of its own: a figure is never cut or folded.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in _COLUMNS:
         right = title in {"pool", "requests", "free"}
-        table.add_column(
-            title,
-            justify="right" if right else "left",
-            no_wrap=title not in ({"errors"} if wide else {"recipe", "errors"}),
-            overflow="fold",
-            min_width={"recipe": 12, "errors": 12}.get(title),
-        )
+        table.add_column(title, justify="right" if right else "left", no_wrap=True)
     for one in planned:
-        table.add_row(one.host, *_cells(one))
-    _print(table)
+        table.add_row(*_cells(one))
+    lines = terminal.lines(table)
+    if not terminal.fits(lines):
+        lines = [line for one in planned for line in _block(_cells(one))]
+    for line in lines:
+        click.echo(line)
     about: dict[tuple[str, str], list[str]] = {}
     for one in planned:
         for finding in one.plan.findings if one.plan else ():
@@ -76,11 +70,24 @@ def fleet(planned: Sequence[HostPlan]) -> None:
             click.echo(f"\n{_fitted(f'error {one.error}')}")
 
 
+_COLUMNS = ("host", "recipe", "speculation", "verdict", "pool", "requests", "free", "errors")
+
+
+def _block(cells: Sequence[str]) -> Iterator[str]:
+    """A host's line of the table as lines of its own."""
+    yield cells[0]
+    for title, cell in zip(_COLUMNS[1:], cells[1:], strict=True):
+        if cell:
+            yield f"  {title:<11} {cell}"
+
+
 def _cells(one: HostPlan) -> list[str]:
+    """What the columns have for a host."""
     if one.plan is None:
-        return ["-", "-", "-", "-", "-", "-", "not planned, see below"]
+        return [one.host, *["-"] * 6, "not planned, see below"]
     made, memory = one.plan, one.plan.memory
     return [
+        one.host,
         made.recipe,
         made.speculation,
         made.verdict,
@@ -108,22 +115,14 @@ def _memory(memory: Memory) -> None:
             "host": "of the host",
         }[memory.machine.kind]
         click.echo(f"\nmemory {place} ({memory.machine.source})")
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True)
-        narrow = Console().width < _NARROW
-        for term in memory.terms:
-            said = [] if narrow else [term.extrapolation or ""]
-            table.add_row(f"  {term.name}", size(term.bytes), term.kind, *said)
-        # SGLang's pools take what there is.
-        if memory.free_bytes is not None and not memory.estimated:
-            off = memory.uncertainty_bytes or 0
-            said = [f"± {size(off)}" if off else ""]
-            table.add_row("  free", size(memory.free_bytes), *([] if narrow else [""]), *said)
-        _print(table)
-        for term in memory.terms if narrow else ():
-            if term.extrapolation:
-                click.echo(_fitted(f"  {term.name}: {term.extrapolation}"))
+        beside = terminal.lines(_terms(memory, remarks=True))
+        if terminal.fits(beside):
+            click.echo("\n".join(beside))
+        else:
+            terminal.show(_terms(memory, remarks=False))
+            for term in memory.terms:
+                if term.extrapolation:
+                    click.echo(_fitted(f"  {term.name}: {term.extrapolation}"))
     if memory.kv_pool_tokens is None:
         return
     estimated = " by estimate" if memory.estimated else ""
@@ -140,6 +139,20 @@ def _memory(memory: Memory) -> None:
         )
 
 
+def _terms(memory: Memory, *, remarks: bool) -> Table:
+    """What memory goes to, with or without what is to be said of each term."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for term in memory.terms:
+        said = [term.extrapolation or ""] if remarks else []
+        table.add_row(f"  {term.name}", size(term.bytes), term.kind, *said)
+    # SGLang's pools take what there is.
+    if memory.free_bytes is not None and not memory.estimated:
+        off = memory.uncertainty_bytes or 0
+        said = [f"± {size(off)}" if off else ""]
+        table.add_row("  free", size(memory.free_bytes), *([""] if remarks else []), *said)
+    return table
+
+
 def frontier(table: Frontier) -> None:
     """Requests at a time, by their length and by speculation depth."""
     click.echo("\nrequests at a time, by length (columns) and drafted tokens K (rows)")
@@ -154,26 +167,17 @@ def frontier(table: Frontier) -> None:
             *(f"{cell.requests:,}" if cell.requests else "-" for cell in row.cells),
             f"{row.longest:,}" if row.longest else "-",
         )
-    _print(shown)
+    terminal.show(shown)
     for row in table.rows:
         if row.refused:
             click.echo(f"  K={row.depth}: {row.refused}")
 
 
-def _print(table: Table) -> None:
-    """A table without the blanks that fill its last column."""
-    console = Console(soft_wrap=False)
-    with console.capture() as captured:
-        console.print(table)
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
-
-
 def _fitted(text: str) -> str:
     """Text that a terminal does not break inside words; what goes into a file has whole lines."""
-    if not sys.stdout.isatty():
+    if not terminal.present():
         return text
-    return "\n".join(wrapped(text.splitlines(), Console().width))
+    return "\n".join(wrapped(text.splitlines(), terminal.columns()))
 
 
 def wrapped(lines: Iterable[str], width: int) -> Iterator[str]:
