@@ -28,14 +28,20 @@ if TYPE_CHECKING:
 def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     """Say what is wrong in a log, why, and how to mend it.
 
-    FILE is any log: an engine's, docker's, Ansible's, the kernel's, as it is or pasted; - reads
-    standard input. The root cause comes first. Exits 1 if an error was found, 0 if not.
+    FILE is any log: an engine's, docker's, Ansible's, the kernel's, as it is, pasted or gzipped; of
+    an archive that `roost logs` wrote, the diagnosis in it; - reads standard input. The root cause
+    comes first. Exits 1 if an error was found, 0 if not.
     """
     import roost.diagnose
+    from roost.diagnose import opening
 
     try:
         empty = not file.peek(1)
-        found = roost.diagnose.diagnose(file, engine=engine)
+        with opening.log(file) as given:
+            if isinstance(given, list):
+                found = given
+            else:
+                found = roost.diagnose.diagnose(given, engine=engine)
     except OSError as error:
         raise RoostError(f"{file.name}: cannot be read", why=str(error.strerror)) from None
     if as_json:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
 from tests.unit.logs import log
+
+import roost.diagnose
+from roost import collecting
+from roost.collecting import Collected
 
 FAILING = "vllm-0.24.0-fails-kv-too-small"
 
@@ -55,6 +63,48 @@ def test_a_healthy_log_and_an_empty_one_are_good() -> None:
     done = diagnose("-")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nothing was read: ")
+
+
+def test_a_compressed_log_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "engine.txt.gz"
+    packed = gzip.compress(log(FAILING).encode())
+    file.write_bytes(packed)
+    done = diagnose(str(file))
+    assert done.returncode == 1
+    assert done.stdout.startswith("error: one request of 262,144 tokens needs 5.08 GiB")
+    file.write_bytes(packed[:-400])
+    done = diagnose(str(file))
+    assert done.returncode == 1
+    assert "its compressed content is damaged" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_archive_of_roost_logs_has_its_diagnosis(tmp_path: Path) -> None:
+    file = tmp_path / "logs.tar.gz"
+    kept = roost.diagnose.diagnose(log(FAILING))
+    found = Collected("spark-01", files={}, diagnosis=kept)
+    found.files["roost-llm.log"] = log(FAILING)
+    found.files["diagnosis.json"] = json.dumps([dataclasses.asdict(item) for item in kept])
+    collecting.write(found, file, datetime(2026, 11, 29, tzinfo=UTC))
+    done = diagnose(str(file), "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout) == json.loads(found.files["diagnosis.json"])
+    file.unlink()
+    del found.files["diagnosis.json"]
+    collecting.write(found, file, datetime(2026, 11, 29, tzinfo=UTC))
+    done = diagnose(str(file))
+    assert done.returncode == 2
+    assert f"tar -xf {file}" in done.stderr
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\0", "error\n".encode("utf-16")])
+def test_what_is_no_text_is_not_called_healthy(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "engine.log"
+    for made in (content, gzip.compress(content)):
+        file.write_bytes(made)
+        done = diagnose(str(file))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "is no log" in done.stderr
 
 
 def test_only_one_engine_s(tmp_path: Path) -> None:
