@@ -6,7 +6,6 @@ compares. Nothing is locked on these pages: what a recipe names by branch or tag
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from roost.catalog import Catalog
 from roost.catalog_schema import Model, Recipe
 from roost.errors import RefusedError
 from roost.figures import Column, Table, Value
+from roost.generating import target
 
 _GENERATED = "Generated from the catalogue by `python -m roost.pages docs/recipes`; do not edit."
 
@@ -248,4 +248,4 @@ def write(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    write(target("roost.pages", "docs/recipes"))

@@ -5,12 +5,10 @@ Run ``python -m roost.reference docs/reference.md`` after changing one; a test c
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from pydantic.fields import FieldInfo
 
 from roost import catalog, catalog_schema, figures, pins
+from roost.generating import target
 from roost.pages import markdown_table
 from roost.settings import Settings, Strict
 from roost.site import PREFIX, HostVars
@@ -66,7 +64,7 @@ def render() -> str:
     lines = [
         "# Variables, settings, keys",
         "",
-        "Generated from the code by `python -m roost.reference`; do not edit.",
+        "Generated from the code by `python -m roost.reference docs/reference.md`; do not edit.",
         "",
         "## Inventory variables",
         "",
@@ -109,4 +107,4 @@ def render() -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(render(), encoding="utf-8")
+    target("roost.reference", "docs/reference.md").write_text(render(), encoding="utf-8")

@@ -5,13 +5,13 @@ Run ``python -m tests.playbooks.faults docs/reliability.md`` after changing one;
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import pytest
+
+from roost.generating import target
 
 #: Test modules that make faults, and the engine they make them with.
 MODULES = {
@@ -73,5 +73,5 @@ def renewed(page: str) -> str:
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
+    path = target("tests.playbooks.faults", "docs/reliability.md")
     path.write_text(renewed(path.read_text(encoding="utf-8")), encoding="utf-8")
