@@ -121,11 +121,16 @@ def tune(
     from roost.notebooks import Outcome
     from roost.notebooks_cli import report
 
-    axes = {}
+    axes: dict[str, str] = {}
     for one in vary:
         name, equals, values = one.partition("=")
         if not equals:
             raise UsageError(f"--vary {one}: must be SETTING=A,B,…")
+        if name in axes:
+            raise UsageError(
+                f"--vary {one}: {name} is given twice",
+                fix=f"--vary {name}={axes[name]},{values}",
+            )
         axes[name] = values
     parameters = {
         **given,

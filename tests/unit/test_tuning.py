@@ -529,3 +529,9 @@ def test_going_on_with_something_else_is_refused(host: Trials) -> None:
 def test_vary_needs_values(host: Trials) -> None:
     done = tune(host, vary=("max_num_seqs",))
     assert "must be SETTING=A,B" in str(done.exception)
+
+
+def test_a_setting_is_varied_once(host: Trials) -> None:
+    done = tune(host, vary=("max_num_seqs=4,8", "max_num_seqs=3"))
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.fix == "--vary max_num_seqs=4,8,3"
