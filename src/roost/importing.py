@@ -162,7 +162,9 @@ def draft(
         )
         raise UsageError(
             f"{document.path}: no recipe can be made of it: " + _plain("; ".join(reasons)),
-            fix="correct the file, or write the recipe by hand (docs/adding-a-recipe.md)",
+            fix="name another --id"
+            if recipe_id and {item["loc"] for item in error.errors()} == {("id",)}
+            else "correct the file, or write the recipe by hand (docs/adding-a-recipe.md)",
         ) from None
     lost = [_plain(item) for item in [*_unread(foreign, read, form), *lost]]
     return Draft(recipe["id"], _text(recipe, document.path.name, lost), lost)

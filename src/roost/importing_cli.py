@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,7 +56,11 @@ def import_(file: Path, form: Format | None, recipe_id: str | None, output: Path
                 f"{output}: is there already", fix="name another file, or remove that one"
             ) from None
         except OSError as error:
-            raise RoostError(f"{output}: cannot be written", why=str(error.strerror)) from None
+            raise RoostError(
+                f"{output}: cannot be written",
+                why=str(error.strerror),
+                fix="" if output.parent.is_dir() else f"mkdir -p {shlex.quote(str(output.parent))}",
+            ) from None
         click.echo(f"roost: wrote {output}", err=True)
     if draft.lost:
         click.echo("roost: not carried over:", err=True)

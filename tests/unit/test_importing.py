@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from roost import catalog, importing, launch, yamlfile
 from roost.catalog import Catalog
 from roost.catalog_schema import Recipe
-from roost.errors import RoostError
+from roost.errors import RoostError, UsageError
 from roost.importing import Draft, Format
+from roost.importing_cli import import_
 from roost.settings import Settings
 
 SAMPLES = Path(__file__).parent / "data" / "import"
@@ -290,3 +292,18 @@ def test_what_is_made_for_several_machines_is_told(known: Catalog, says: str, to
     text = "recipe_version: '2'\nmodel: Qwen/Qwen3-8B\nruntime: vllm\ncontainer: image:tag\n"
     made = parse(known, f"{text}{says}\n")
     assert any("made for a cluster" in item for item in made.lost) == told, made.lost
+
+
+def test_a_wrong_id_is_the_option_s_and_not_the_file_s() -> None:
+    file = str(SAMPLES / "sparkrun-dflash.yaml")
+    done = CliRunner().invoke(import_, [file, "--id", "A B"])
+    assert isinstance(done.exception, UsageError)
+    assert done.exception.fix == "name another --id"
+
+
+def test_a_folder_that_is_missing_is_to_be_made(tmp_path: Path) -> None:
+    place = tmp_path / "own catalogue" / "recipes"
+    words = [str(SAMPLES / "sparkrun-dflash.yaml"), "-o", str(place / "x.yml")]
+    done = CliRunner().invoke(import_, words)
+    assert isinstance(done.exception, RoostError)
+    assert done.exception.fix == f"mkdir -p '{place}'"
