@@ -288,3 +288,12 @@ def test_status_of_a_lab_that_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = CliRunner().invoke(command, ["status", "--json"])
     assert shown.exit_code == 1
     assert '"up": false' in shown.output
+
+
+@pytest.mark.parametrize(("words", "up"), [([], ""), (["--name", "other"], " --name other")])
+def test_a_lab_that_is_down_is_brought_up_by_its_name(
+    words: list[str], up: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    shown = CliRunner().invoke(command, ["status", *words])
+    assert f"`roost lab up{up}` brings it up" in shown.output

@@ -20,10 +20,12 @@ from roost.errors import UsageError
 from roost.interruptions import terminable
 from roost.lab import controller, network, paths
 from roost.lab.controller import Say
-from roost.lab.hosts import HostSpec
+from roost.lab.hosts import USUAL_NAME, HostSpec, up_command
 from roost.lab.lab import EMBEDDED_DEFAULT, Lab, LabSpec, LabStatus
 
-_name = click.option("--name", default="lab", show_default=True, help="Which lab of this machine.")
+_name = click.option(
+    "--name", default=USUAL_NAME, show_default=True, help="Which lab of this machine."
+)
 
 
 @click.group()
@@ -96,7 +98,7 @@ def status(name: str, as_json: bool) -> None:
     elif seen:
         _show(seen, found)
     else:
-        click.echo(f"lab {name} is down; `roost lab up` brings it up")
+        click.echo(f"lab {name} is down; `{up_command(name)}` brings it up")
     if seen is None or not seen.up:
         sys.exit(1)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -27,6 +28,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from roost import servers
 from roost.errors import RoostError
 from roost.lab import cgroups, mounts, network, processes, profiles
+
+#: The name of a lab that nobody gave one.
+USUAL_NAME = "lab"
+
+
+def up_command(name: str) -> str:
+    """What brings a lab up, ready to paste."""
+    return shlex.join(["roost", "lab", "up", *(["--name", name] if name != USUAL_NAME else [])])
+
 
 _STANDINS = Path(__file__).parent / "standins"
 
@@ -177,7 +187,9 @@ class Host:
         self._bury()
         layers = self._known_layers() or layers
         if not layers:
-            raise RoostError(f"host {self.name} of lab {self.site.lab} is gone", fix="roost lab up")
+            raise RoostError(
+                f"host {self.name} of lab {self.site.lab} is gone", fix=up_command(self.site.lab)
+            )
         self._mount_root(layers)
         if not (self.folder / "prepared").exists():
             self._prepare()
@@ -238,7 +250,7 @@ class Host:
         """
         init = self._init()
         if init is None:
-            raise RoostError(f"host {self.name} is not running", fix="roost lab up")
+            raise RoostError(f"host {self.name} is not running", fix=up_command(self.site.lab))
         clean = ["env", "-i", "HOME=/root", "LANG=C.UTF-8"]
         clean += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"]
         # --root: where this process is in a chroot itself, nspawn cannot make the host's root the

@@ -22,6 +22,7 @@ from roost.errors import RoostError, UsageError
 from roost.lab import controller, mounts, network, paths, processes, profiles, services
 from roost.lab.controller import Say
 from roost.lab.hosts import (
+    USUAL_NAME,
     Host,
     HostSpec,
     Site,
@@ -56,7 +57,7 @@ class LabSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$", max_length=network.MAX_LAB_NAME)] = (
-        "lab"
+        USUAL_NAME
     )
     subnet: ipaddress.IPv4Network = ipaddress.IPv4Network("10.77.0.0/24")
     hosts: tuple[HostSpec, ...] = (HostSpec(name="lab-01"), HostSpec(name="lab-02"))
