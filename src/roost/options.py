@@ -69,7 +69,10 @@ def hub(meaning: str) -> Callable[[_Verb], _Verb]:
 
     def check(_: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
         if url and not re.match(r"https?://[^\s/]+", url):
-            raise click.BadParameter("must begin with http:// or https://", param=parameter)
+            raise click.BadParameter(
+                f"must be http://HOST or https://HOST (it is {url!r})",
+                param=parameter,
+            )
         return url
 
     return click.option("--hub", metavar="URL", callback=check, help=meaning)

@@ -417,6 +417,13 @@ def test_a_closed_output_is_no_terminal() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("url", ["http://", "spark-01", "ftp://hub"])
+def test_an_address_without_a_host_is_none(url: str) -> None:
+    done = CliRunner().invoke(plan, [FP8, "--on", "gb10", "--hub", url])
+    assert done.exit_code == 2
+    assert "http://HOST" in done.output
+    assert f"it is {url!r}" in " ".join(done.output.split())
+
 
 
 def test_a_closed_input_has_no_password() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.plan_cases import GIB, H200, case, source_000
 
+from roost.errors import UsageError
 from roost.plan.case import Load
 from roost.plan.frontier import CONTEXTS, DEPTHS, Frontier, frontier, plot
 from roost.plan.rules import rules_for
@@ -123,3 +124,11 @@ def test_the_page_shows_this_table() -> None:
     for row in frontier(source_000(), NIGHTLY).rows:
         counts = " | ".join(str(cell.requests) for cell in row.cells)
         assert f"| {row.depth} | {row.attention_block_size} | {counts} |" in page
+
+
+@pytest.mark.parametrize("name", ["x.gif", "x.pdf", "x"])
+def test_only_what_the_help_names_is_drawn(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="no kind of figure") as caught:
+        plot(frontier(source_000(), NIGHTLY), tmp_path / name)
+    assert caught.value.fix == "end it in .png or .svg"
+    assert not list(tmp_path.iterdir())

@@ -22,6 +22,8 @@ from roost.plan.rules import EngineRules
 from roost.settings import Count, Strict
 
 DEPTHS = (0, 2, 4, 8, 16)
+#: Kinds of figure that are drawn, by their files' suffixes.
+SUFFIXES = (".png", ".svg")
 CONTEXTS = (8_192, 16_384, 32_768, 65_536, 131_072, 262_144)
 
 Amount = Annotated[int, Field(ge=0)]
@@ -158,6 +160,11 @@ def plot(table: Frontier, path: Path, *, title: str = "") -> None:
         UsageError: No figure of that kind can be drawn.
         RoostError: The file cannot be written.
     """
+    if path.suffix not in SUFFIXES:
+        raise UsageError(
+            f"--plot {path}: its suffix is no kind of figure",
+            fix="end it in " + " or ".join(SUFFIXES),
+        )
     # Seconds of import that a plan without a figure must not pay.
     from matplotlib.figure import Figure
 
@@ -185,9 +192,6 @@ def plot(table: Frontier, path: Path, *, title: str = "") -> None:
     axes.tick_params(labelsize=12)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=12)
-    kinds = figure.canvas.get_supported_filetypes()
-    if path.suffix.removeprefix(".") not in kinds:
-        raise UsageError(f"--plot {path}: its suffix is no kind of figure", fix="end it in .svg")
     try:
         figure.savefig(path)
     except OSError as error:
