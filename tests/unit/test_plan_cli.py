@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -424,6 +425,11 @@ def test_an_address_without_a_host_is_none(url: str) -> None:
     assert "http://HOST" in done.output
     assert f"it is {url!r}" in " ".join(done.output.split())
 
+
+def test_what_is_not_locked_is_locked_before_a_hub_is_read() -> None:
+    made = planned(FP8, "--on", "gb10", "--lock-file", os.devnull)
+    fixes = {one["id"]: one["fix"] for one in made["findings"]}
+    assert fixes["planned-from-catalogue"].startswith(f"roost lock {FP8}, then roost plan … --hub")
 
 
 def test_a_closed_input_has_no_password() -> None:

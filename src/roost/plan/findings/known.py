@@ -125,6 +125,13 @@ def untrusted(s: Subject) -> Iterator[Finding]:
         )
 
 
+def _to_read(s: Subject) -> str:
+    """What reads a hub; a branch can only be read of once it is known which commit it is."""
+    if not s.resolved.spec.lockable:
+        return TO_READ
+    return f"roost lock {s.resolved.recipe.id}, then {TO_READ}"
+
+
 def facts(s: Subject) -> Iterator[Finding]:
     """Where the plan's facts are from, and where they contradict the catalogue."""
     sides = [side for side in (s.target, s.drafter) if side is not None]
@@ -165,7 +172,7 @@ def facts(s: Subject) -> Iterator[Finding]:
             + ", ".join(side.weights.repo for side in offline),
             why="; ".join(error.what for error in unread)
             or "neither config.json nor index of these revisions was read",
-            fix=next((error.fix for error in unread if error.fix), TO_READ),
+            fix=next((error.fix for error in unread if error.fix), _to_read(s)),
             source="roost.plan",
         )
 
