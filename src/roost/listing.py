@@ -87,7 +87,8 @@ def details(recipe: Recipe, known: Catalog, width: int) -> str:
         *((f"contradiction: {about}", items) for about, items in contradictions(recipe)),
         *background(recipe),
         (
-            f"{len(recipe.published())} published figures, docs/recipes/{recipe.id}.md",
+            f"{len(recipe.published())} published figures, in full: "
+            f"roost recipes {recipe.id} --json",
             [f"{table.title} ({len(table.figures())})" for table in recipe.figures],
         ),
     ]

@@ -78,3 +78,11 @@ def test_rows_say_the_tri_state() -> None:
     marks = listing.row(SMOLLM, KNOWN)["hardware"]
     assert list(marks) == list(KNOWN.hardware)
     assert (marks["cpu"], marks["gb10"], marks["h200"]) == ("verified", "untested", "untested")
+
+
+def test_where_published_figures_are_read_in_full() -> None:
+    """A recipe of one's own has no page."""
+    recipe = next(one for one in KNOWN.recipes.values() if one.published())
+    text = " ".join(listing.details(recipe, KNOWN, 200).split())
+    assert f"published figures, in full: roost recipes {recipe.id} --json" in text
+    assert f"docs/recipes/{recipe.id}.md" not in text
