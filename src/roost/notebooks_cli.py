@@ -118,14 +118,14 @@ def fleet(
     """
     from roost import inventory as inventories
     from roost import notebooks, runs
+    from roost.measure import store
     from roost.notebooks import Outcome
     from roost.root import repository_root
 
     path = inventories.resolve_path(inventory)
     home = (runs_dir or repository_root() / "runs").absolute()
     given = {"inventory": str(path), "live": live, "tolerance": tolerance, "runs_dir": str(home)}
-    if not home.is_dir():
-        raise UsageError(f"{home}: no such folder", fix="runs are kept in runs/ unless told else")
+    store.require(home)
     folder = runs.new_folder(home, "fleet", path.stem)
     outcome = Outcome(path.stem, folder, notebooks.execute("fleet", given, folder))
     report([outcome], as_json, "not looked at")

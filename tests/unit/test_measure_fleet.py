@@ -560,3 +560,11 @@ def test_the_notebook_from_the_verb_and_from_papermill(
     )
     assert wrong.returncode == 2
     assert "did you mean inventory?" in wrong.stderr
+
+
+def test_where_nothing_was_run_yet_it_is_said_what_to_run(site: Path) -> None:
+    missing = site / "nothing"
+    arguments = ["-i", str(site / "hosts.yml"), "--runs", str(missing)]
+    done = CliRunner().invoke(notebooks_cli.fleet, arguments)
+    assert isinstance(done.exception, UsageError)
+    assert f"roost verify -i INVENTORY --runs {missing}" in done.exception.fix

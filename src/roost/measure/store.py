@@ -41,6 +41,20 @@ def locate(root: Any) -> Path:
     return next((place for place in named if place.is_dir()), named[-1])
 
 
+def require(root: Path) -> None:
+    """Nothing where there is a folder of runs.
+
+    Raises:
+        UsageError: There is none; with how one comes to be.
+    """
+    if not root.is_dir():
+        raise UsageError(
+            f"{root}: no such folder",
+            why="runs are kept in runs/ unless told else",
+            fix=f"keep a first one there: roost verify -i INVENTORY --runs {root}",
+        )
+
+
 def find(root: Path) -> Iterator[Path]:
     """Every run's folder below a root, and folders that hold nothing; sorted, links not followed.
 
@@ -50,8 +64,7 @@ def find(root: Path) -> Iterator[Path]:
         UsageError: There is no such folder.
         RoostError: It cannot be listed.
     """
-    if not root.is_dir():
-        raise UsageError(f"{root}: no such folder", fix="runs are kept in runs/ unless told else")
+    require(root)
     within: set[Path] = set()
     closed: list[Path] = []
 
