@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -381,3 +382,15 @@ def test_no_host_is_a_mistake() -> None:
     done = CliRunner().invoke(probe_cli.probe, [])
     assert isinstance(done.exception, UsageError)
     assert "user@address" in done.exception.fix
+
+
+def test_without_an_inventory_an_address_is_not_corrected_in_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def nobody(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    shown = " ".join(CliRunner().invoke(probe_cli.probe, ["nosuch.invalid"]).stderr.split())
+    assert "no such address why: Name or service not known" in shown
+    assert "fix: correct the address (in an inventory ansible_host)" in shown

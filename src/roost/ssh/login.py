@@ -254,7 +254,9 @@ def _explained(name: str, hop: _Hop, error: Exception) -> SshError:
         )
     if isinstance(error, socket.gaierror):
         return SshError(
-            f"{place}: no such address", why=str(error.strerror), fix="correct ansible_host"
+            f"{place}: no such address",
+            why=str(error.strerror),
+            fix="correct the address (in an inventory ansible_host)",
         )
     if isinstance(error, paramiko.ssh_exception.NoValidConnectionsError):
         # Its own text is about addresses; the system's reasons are inside.
@@ -266,7 +268,10 @@ def _explained(name: str, hop: _Hop, error: Exception) -> SshError:
     return SshError(f"{place}: cannot connect", why=why, fix=_UP)
 
 
-_UP = "is the machine up, and are ansible_host and ansible_port right?"
+_UP = (
+    "is the machine up, and are its address and port right (in an inventory ansible_host and "
+    "ansible_port)?"
+)
 
 
 def _file_knowing(hop: _Hop) -> Path:
