@@ -11,7 +11,7 @@ import datetime as dt
 from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -22,6 +22,7 @@ from yaml.reader import Reader
 from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
+from roost import near
 from roost.errors import RoostError
 
 #: Largest file worth reading: the biggest recipe is a few kilobytes, so this only stops accidents.
@@ -176,11 +177,27 @@ def parse(text: str, path: Path) -> Document:
     return Document(path, data, node)
 
 
-def _reason(error: Any, location: Location) -> str:
+def _keys(annotation: Any, location: Location) -> set[str]:
+    """The keys that a mapping may have which stands at a place within a value of some type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        fields = annotation.model_fields
+        if not location:
+            return set(fields)
+        field = fields.get(str(location[0]))
+        return _keys(field.annotation, location[1:]) if field else set()
+    inner = get_args(annotation)
+    # Lists and mappings take a step of the place, unions and annotations none.
+    if get_origin(annotation) in {dict, list, tuple}:
+        return set().union(*(_keys(one, location[1:]) for one in inner)) if location else set()
+    return set().union(*(_keys(one, location) for one in inner))
+
+
+def _reason(error: Any, location: Location, model: type[BaseModel]) -> str:
     """One pydantic error in the words of the person who has to mend it."""
     kind, given = error["type"], error.get("input")
     if kind == "extra_forbidden":
-        return "unknown key"
+        hint = near.miss(str(location[-1]), _keys(model, location[:-1]))
+        return f"unknown key{hint} (its value is {_shown(given)})"
     if kind == "missing":
         return "is missing"
     if kind == "model_type":
@@ -220,7 +237,6 @@ def validate(document: Document, model: type[Model]) -> Model:
         for item in error.errors():
             location = tuple(item["loc"])
             key = ".".join(str(part) for part in location) or "(the whole file)"
-            defects.append(
-                f"{document.path}:{document.line(location)}: {key}: {_reason(item, location)}"
-            )
+            reason = _reason(item, location, model)
+            defects.append(f"{document.path}:{document.line(location)}: {key}: {reason}")
         raise RoostError("\n".join(dict.fromkeys(defects))) from None

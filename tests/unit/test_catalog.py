@@ -53,7 +53,7 @@ def test_what_ships() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "key", "reason"),
     [
-        ("engine: vllm", "engin: vllm", "engin", "unknown key"),
+        ("engine: vllm", "engin: vllm", "engin", "unknown key, did you mean engine?"),
         ("engine: vllm", "engin: vllm", "engine", "is missing"),
         (
             f"digest: {GB10_DIGEST}",
@@ -107,7 +107,7 @@ def test_what_ships() -> None:
             "max_model_len: 131072",
             "max_model_length: 131072",
             "settings.max_model_length",
-            "unknown key",
+            "unknown key, did you mean max_model_len? (its value is 131072)",
         ),
         (
             "max_model_len: 131072",

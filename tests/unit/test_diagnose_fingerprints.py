@@ -43,7 +43,11 @@ def test_a_good_file_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "complaint"),
     [
-        ("    fix: eat it\n", "    fxi: eat it\n", "menu.yml:10: fingerprints.0.fxi: unknown key"),
+        (
+            "    fix: eat it\n",
+            "    fxi: eat it\n",
+            "menu.yml:10: fingerprints.0.fxi: unknown key, did you mean fix?",
+        ),
         ("    fix: eat it\n", "", "fingerprints.0: error needs a `fix`"),
         ("severity: error", "severity: fatal", "menu.yml:4: fingerprints.0.severity"),
         ("find: spam is spam", "find: spam", "menu.yml:6: fingerprints.0.match.0.find"),
