@@ -112,6 +112,11 @@ class _ThisInterpreter(KernelSpecManager):
 _LONGEST_FOLDER = 60
 
 
+#: Seconds that a kernel may take to answer. One that has died is seen at once; papermill's minute
+#: is too short for a machine that loads many at a time.
+_START_SECONDS = 600
+
+
 class _Manager(AsyncKernelManager):
     """A kernel of this interpreter, reached by sockets in a directory of our user's own.
 
@@ -147,6 +152,7 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
         name = Path(str(options.get("input_path") or "notebook")).name
         check_parameters(name, nb, nb.metadata.papermill.get("parameters") or {})
         options.setdefault("kernel_manager_class", _Manager)
+        options["start_timeout"] = max(options.get("start_timeout") or 0, _START_SECONDS)
         out = options.get("output_path")
         try:
             done = super().execute_notebook(nb, kernel_name, **options)

@@ -16,6 +16,7 @@ import nbformat
 import pytest
 import yaml
 from click.testing import CliRunner
+from papermill.engines import NBClientEngine
 from tests.unit import stand_in_engine
 from tests.unit.deployments import write_lock
 from tests.unit.stand_in_engine import Container, Engine
@@ -390,6 +391,21 @@ def test_plain_papermill_on_a_full_disk_is_one_message(tmp_path: Path) -> None:
     assert not out.exists()
     done = papermill("notebooks/verify.ipynb", f"{tmp_path}/nowhere/out.ipynb", *given)
     assert f"why: output folder {tmp_path}/nowhere doesn't exist" in done.stderr
+
+
+@pytest.mark.parametrize(("given", "taken"), [({}, 600), ({"start_timeout": 900}, 900)])
+def test_a_kernel_that_starts_beside_many_has_time(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, int], taken: int
+) -> None:
+    seen: list[Any] = []
+
+    def execute(_: Any, __: Any, ___: str, **options: Any) -> None:
+        seen.append(options["start_timeout"])
+
+    monkeypatch.setattr(NBClientEngine, "execute_notebook", classmethod(execute))
+    nb = nbformat.v4.new_notebook(metadata={"roost": {}, "papermill": {}})
+    papermill_engine.RoostEngine.execute_notebook(nb, "python3", **given)
+    assert seen == [taken]
 
 
 @pytest.mark.parametrize(
