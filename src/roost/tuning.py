@@ -102,6 +102,11 @@ class Search:
     users: int
     tolerance: float
 
+    @property
+    def folder(self) -> Path:
+        """The search's own, which is its run's as well."""
+        return self.experiment.folder
+
     def describe(self) -> dict[str, str]:
         """What is about to be tried, for the first output of a notebook."""
         notes = self.experiment.notes
@@ -112,7 +117,7 @@ class Search:
             "limit": limit,
             "to be tried": ", ".join(allowed),
             "refused by the planner": f"{len(notes.tried) - len(allowed)} of {len(notes.tried)}",
-            "folder": str(self.experiment.folder),
+            "folder": str(self.folder),
         }
 
     def run(self) -> None:
