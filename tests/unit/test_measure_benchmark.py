@@ -189,6 +189,14 @@ def test_positions_of_drafts_come_back_in_their_order() -> None:
     assert evidence.tables[points.ACCEPTANCE].rows[-1] == last
 
 
+@pytest.mark.parametrize("key", ["null", "harness", "code", "token", "1"])
+def test_a_key_that_is_a_word_of_ours_breaks_no_document(bench: Bench, key: str) -> None:
+    bench.variables = {"roost_api_key": key}
+    evidence, _ = bench.measure()
+    assert points.of(evidence).cells
+    assert json.loads(evidence.artefacts["host.json"])
+
+
 def test_the_key_is_in_nothing_that_is_kept(bench: Bench) -> None:
     """An engine that prints it, and a page and a file that have it, as a page of errors may."""
     key = 'sk-"secret"-0123456789'
@@ -206,6 +214,9 @@ def test_the_key_is_in_nothing_that_is_kept(bench: Bench) -> None:
     assert [name for name, text in texts.items() if "secret" in text] == []
     for name in ("engine.log", "metrics_code-c1_1_before.txt", "harness_code-c1_1.json"):
         assert "[the API key]" in texts[name], name
+    # A hole in a document is none in its form.
+    for name in ("harness_code-c1_1.json", "host.json", points.FILE):
+        json.loads(texts[name])
     # So has the table of checks in the notebook.
     assert "401 for [the API key]" in failed(evidence)["code-c1"]
 

@@ -96,6 +96,34 @@ class Figure(BaseModel):
     high: float | None = None
 
 
+def hidden(name: str, text: str, hide: Callable[[str], str]) -> str:
+    """A file's text without a secret; in JSON only values are looked at, so that it stays JSON.
+
+    Args:
+        name: The file's.
+        text: What is in it.
+        hide: A text without the secret.
+    """
+    if name.endswith(".json"):
+        try:
+            document = json.loads(text)
+        except ValueError:
+            return hide(text)
+        told = _in_values(document, hide)
+        return text if told == document else json.dumps(told, ensure_ascii=False)
+    return hide(text)
+
+
+def _in_values(value: Any, hide: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, dict):
+        return {key: _in_values(item, hide) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_in_values(item, hide) for item in value]
+    return value
+
+
 @dataclass
 class Evidence:
     """Everything one verification found out."""
@@ -106,6 +134,8 @@ class Evidence:
     artefacts: dict[str, str] = field(default_factory=dict)
     #: What is long, by file name.
     tables: dict[str, Table] = field(default_factory=dict)
+    #: Artefacts that hold figures, and names of roost's own, alone: no secret is looked for there.
+    own: set[str] = field(default_factory=set)
 
     def hide(self, hide: Callable[[str], str]) -> list[str]:
         """Take a secret out of everything that is text.
@@ -116,7 +146,10 @@ class Evidence:
         Returns:
             The artefacts that had it.
         """
-        told = {name: hide(text) for name, text in self.artefacts.items()}
+        told = {
+            name: text if name in self.own else hidden(name, text, hide)
+            for name, text in self.artefacts.items()
+        }
         had = [name for name, text in self.artefacts.items() if told[name] != text]
         self.artefacts |= told
         self.checks[:] = [

@@ -37,6 +37,13 @@ def conclude(session: Session, broke: str) -> Evidence:
         observed=f"{sum(1 for cell in session.measured if cell.clean)} measured{again}",
         why=broke,
     )
+
+    def hide(said: str) -> str:
+        return site.hide_key(said, session.target.host.variables)
+
+    for repetition in (one for cell in session.measured for one in cell.repetitions):
+        # The only text in it that is not roost's own.
+        repetition.marks[:] = map(hide, repetition.marks)
     document = Benchmark(
         suite=session.plan.name,
         protocol=session.suite.protocol,
@@ -47,13 +54,14 @@ def conclude(session: Session, broke: str) -> Evidence:
         cells=session.measured,
     )
     session.evidence.artefacts[points.FILE] = points.document(document)
+    session.evidence.own.add(points.FILE)
     session.evidence.tables |= points.tables(document)
     samples = throttling.table(session.watches)
     if samples.rows:
         session.evidence.tables[throttling.FILE] = samples
     running.keep_log(session.target, session.evidence)
     session.evidence.checks.append(running.keep_host(session.target, session.evidence))
-    session.evidence.hide(lambda said: site.hide_key(said, session.target.host.variables))
+    session.evidence.hide(hide)
     if broke:
         session.progress("stopped")
     else:

@@ -13,7 +13,7 @@ from roost.deployment import Deployment
 from roost.errors import RoostError
 from roost.measure import metrics, throttling
 from roost.measure.benchmark.planning import Plan
-from roost.measure.checks import Check, Evidence, Target
+from roost.measure.checks import Check, Evidence, Target, hidden
 from roost.measure.client import EngineError
 from roost.measure.points import CellPoints
 from roost.measure.suites import Cell, Suite
@@ -131,7 +131,9 @@ class Session:
 
     def keep(self, name: str, content: str) -> None:
         """Write a raw file into the run's folder, without the site's key."""
-        atomic.write(self.folder / name, site.hide_key(content, self.target.host.variables))
+        variables = self.target.host.variables
+        told = hidden(name, content, lambda said: site.hide_key(said, variables))
+        atomic.write(self.folder / name, told)
 
     def reading(self, name: str) -> metrics.Reading:
         """The engine's counters now; their page is kept under a name."""
