@@ -36,11 +36,12 @@ def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     from roost.diagnose import opening
 
     try:
-        empty = not file.peek(1)
+        empty = False
         with opening.log(file) as given:
             if isinstance(given, list):
                 found = given
             else:
+                empty = not given.peek(1)
                 found = roost.diagnose.diagnose(given, engine=engine)
     except OSError as error:
         raise RoostError(f"{file.name}: cannot be read", why=str(error.strerror)) from None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import io
 import json
 import subprocess
 import sys
+import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -90,6 +92,10 @@ def test_an_archive_of_roost_logs_has_its_diagnosis(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert json.loads(done.stdout) == json.loads(found.files["diagnosis.json"])
     file.unlink()
+    found.files["diagnosis.json"] = "{}"
+    collecting.write(found, file, datetime(2026, 11, 29, tzinfo=UTC))
+    assert diagnose(str(file)).returncode == 2
+    file.unlink()
     del found.files["diagnosis.json"]
     collecting.write(found, file, datetime(2026, 11, 29, tzinfo=UTC))
     done = diagnose(str(file))
@@ -97,14 +103,42 @@ def test_an_archive_of_roost_logs_has_its_diagnosis(tmp_path: Path) -> None:
     assert f"tar -xf {file}" in done.stderr
 
 
-@pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\0", "error\n".encode("utf-16")])
+def tar(content: bytes) -> bytes:
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as archive:
+        entry = tarfile.TarInfo("engine.log")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    return made.getvalue()
+
+
+@pytest.mark.parametrize("content", [b"\x7fELF\x02\x01\x01\0", tar(b"error\n" * 2000)])
 def test_what_is_no_text_is_not_called_healthy(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "engine.log"
     for made in (content, gzip.compress(content)):
         file.write_bytes(made)
         done = diagnose(str(file))
         assert (done.returncode, done.stdout) == (2, "")
-        assert "is no log" in done.stderr
+        assert "is no log" in done.stderr or "without a diagnosis" in done.stderr
+
+
+@pytest.mark.parametrize("start", [b"\0" * 100, b"\0" * 100_000])
+def test_zeros_that_a_crash_left_are_no_reason(tmp_path: Path, start: bytes) -> None:
+    file = tmp_path / "engine.log"
+    file.write_bytes(start + log(FAILING).encode())
+    assert diagnose(str(file)).stdout.startswith("error: one request of 262,144 tokens needs")
+
+
+def test_a_log_of_a_windows_terminal(tmp_path: Path) -> None:
+    file = tmp_path / "engine.log"
+    file.write_bytes(log(FAILING).encode("utf-16"))
+    assert diagnose(str(file)).stdout.startswith("error: one request of 262,144 tokens needs")
+
+
+def test_an_empty_log_is_empty_when_it_is_packed(tmp_path: Path) -> None:
+    file = tmp_path / "engine.log.gz"
+    file.write_bytes(gzip.compress(b""))
+    assert diagnose(str(file)).stdout.startswith("nothing was read: ")
 
 
 def test_only_one_engine_s(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -18,6 +19,8 @@ from roost.errors import RoostError, UsageError
 _GZIP = b"\x1f\x8b"
 #: Where every tar says that it is one.
 _TAR, _TAR_AT = b"ustar", 257
+#: Bytes of text, colours of terminals included, whatever its language.
+_PLAIN = bytes({*range(32, 127), *b"\t\r\n\x1b"})
 #: Bytes at the beginning that are looked at.
 _LOOKED_AT = 1 << 16
 #: What ``roost logs`` found when it collected, with the settings that it knew of.
@@ -55,10 +58,14 @@ def log(file: BufferedReader) -> Iterator[BufferedReader | list[Diagnosis]]:
 
 
 def _text(file: BufferedReader, name: str) -> BufferedReader:
-    if b"\0" in file.peek(1):
+    start = file.peek(1)
+    # A crash leaves zeros in a log, and a Windows terminal writes two bytes for each letter.
+    seen = start.replace(b"\0", b"").removeprefix(codecs.BOM_UTF16_LE)
+    strange = len(seen.translate(None, _PLAIN))
+    if start[_TAR_AT:].startswith(_TAR) or (b"\0" in start and strange * 10 > len(seen)):
         raise UsageError(
             f"{name}: is no log",
-            why="it holds NUL bytes, which no text has",
+            why="it is an archive, or a program's own data, and no text",
             fix=f"unpack it first, or save it as UTF-8; `file {name}` says what it is",
         )
     return file
@@ -69,9 +76,12 @@ def _kept(plain: BufferedReader, name: str) -> list[Diagnosis]:
         for entry in archive:
             if entry.name.endswith(_KEPT) and (found := archive.extractfile(entry)):
                 try:
-                    return [Diagnosis(**row) for row in json.load(found)]
+                    rows = json.load(found)
+                    if isinstance(rows, list):
+                        return [Diagnosis(**row) for row in rows]
                 except (ValueError, TypeError):
-                    break
+                    pass
+                break
     raise UsageError(
         f"{name}: is an archive without a diagnosis of `roost logs`",
         fix=f"unpack it and diagnose the log in it: tar -xf {name}",
