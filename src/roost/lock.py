@@ -8,6 +8,7 @@ disk check needs; where nobody could be asked for those, without them.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -128,7 +129,8 @@ def require_writable(path: Path) -> None:
         UsageError: It is a directory, or no file can be made where it is to be.
     """
     why = "it is a directory"
-    folder = path.absolute().parent
+    # A link stays one, and what it leads to is written.
+    folder = Path(os.path.realpath(path)).parent
     try:
         if not path.is_dir():
             # What is missing of its folders is made with it.

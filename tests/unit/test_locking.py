@@ -321,6 +321,9 @@ def test_nobody_is_asked_for_what_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "resolve", lambda *_, **__: pytest.fail("was asked"))
-    job = locking.plan(["mine"], lock_file=tmp_path)
-    with pytest.raises(UsageError, match="cannot be written; nothing was asked"):
-        locking.run(job, write=True)
+    # Where a link leads decides, not where it is.
+    (tmp_path / "link.yml").symlink_to("/proc/roost.lock.yml")
+    for path in (tmp_path, tmp_path / "link.yml"):
+        job = locking.plan(["mine"], lock_file=path)
+        with pytest.raises(UsageError, match="cannot be written; nothing was asked"):
+            locking.run(job, write=True)
