@@ -6,6 +6,7 @@ import functools
 import locale
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 from roost.errors import UsageError
@@ -34,10 +35,13 @@ def _require_home() -> None:
         return
     try:
         # Ansible makes it as well, and ends in a traceback where it cannot.
-        (Path.home() / ".ansible").mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
+        folder = Path.home() / ".ansible"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return
+    except (OSError, RuntimeError) as error:
         raise UsageError(
-            f"the home directory {Path.home()} cannot be written ({error.strerror})",
+            f"the home directory cannot be written: {error}",
             why="Ansible keeps its temporary files there",
             fix="name other places: export ANSIBLE_HOME=$(mktemp -d) IPYTHONDIR=$(mktemp -d)",
         ) from None

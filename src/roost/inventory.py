@@ -17,13 +17,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from roost import ansible_environment
 from roost.errors import RoostError, UsageError
-from roost.root import repository_root
+from roost.root import expanded, repository_root
 
 #: Options of Ansible's ssh connection plugin. Its ``config`` lookup resolves each from host
 #: variables, environment and ansible.cfg in Ansible's own order of precedence.
@@ -116,7 +117,7 @@ def resolve_path(path: str | Path) -> Path:
             why="to Ansible that is this directory, and it would run every executable file in it",
             fix="is a variable of the shell unset?",
         )
-    given = Path(path).expanduser()
+    given = expanded(path)
     roots = list(dict.fromkeys([Path.cwd(), _root()]))
     for root in roots:
         if (root / given).exists():
@@ -138,7 +139,12 @@ def _refuse_to_run_everything(path: Path) -> None:
     Raises:
         UsageError: It is the checkout or the home directory, or one of those is inside it.
     """
-    for what, folder in (("the checkout", _root()), ("the home directory", Path.home())):
+    folders = {}
+    with suppress(UsageError):
+        folders["the checkout"] = repository_root()
+    with suppress(RuntimeError):  # a user without one
+        folders["the home directory"] = Path.home()
+    for what, folder in folders.items():
         if folder.resolve().is_relative_to(path.resolve()):
             inside = "is" if folder.resolve() == path.resolve() else "holds"
             raise UsageError(
@@ -152,8 +158,8 @@ def pattern(limit: str | None) -> str | None:
     """A host pattern as Ansible is to be given it.
 
     ``spark-0[1-4]`` means to everybody what it means to a shell. To Ansible brackets at the end are
-    places in a list of hosts, in a spelling that it no longer reads, so that it drops them with a
-    warning and matches nothing. As an expression it says what was meant.
+    places in the list of hosts that what stands before them matches: here in that of ``spark-0``,
+    which is empty. As an expression it says what was meant; places are written with a colon.
 
     Raises:
         UsageError: It is empty, which for Ansible is every host.
@@ -339,7 +345,8 @@ def _no_hosts(inventory: Path, limit: str | None, messages: str) -> UsageError:
     if limit:
         return UsageError(
             f"{inventory}: no host matches {limit!r}",
-            fix=f"list the hosts: ansible-inventory -i {inventory} --graph",
+            fix=f"list the hosts: ansible-inventory -i {inventory} --graph"
+            + ("; the first two of a group: NAME[0:1]" if "[" in limit else ""),
         )
     return UsageError(
         f"{inventory}: no hosts in it",

@@ -17,11 +17,23 @@ def places(path: str | Path) -> list[Path]:
     This is how every path of something that is there already is read which a user gives, in
     notebooks, too: their working directory is ``notebooks/`` in one program and any in the others.
     """
-    given = Path(path).expanduser()
+    given = expanded(path)
     try:
         return list(dict.fromkeys([given, repository_root() / given]))
     except UsageError:
         return [given]
+
+
+def expanded(path: str | Path) -> Path:
+    """A path with ``~`` as the home directory that it stands for.
+
+    Raises:
+        UsageError: There is no such user.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: no such home directory", why=str(error)) from None
 
 
 def first_place(path: str | Path) -> Path:

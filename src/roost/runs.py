@@ -26,7 +26,7 @@ from roost.errors import RoostError, UsageError
 from roost.inventory import Host
 from roost.measure.checks import Check, Evidence, Figure
 from roost.parquet import Table
-from roost.root import first_place, repository_root
+from roost.root import expanded, first_place, repository_root
 
 RESULT = "result.json"
 REPORT = "report.html"
@@ -314,7 +314,7 @@ def kept_in(runs_dir: Any) -> Path:
     Raises:
         UsageError: The parameter is no text.
     """
-    return repository_root() / Path(text("runs_dir", runs_dir)).expanduser()
+    return repository_root() / expanded(text("runs_dir", runs_dir))
 
 
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
@@ -350,16 +350,40 @@ def given_folder(run_dir: Any, *, resumed: bool = False) -> Path:
             breaks in its middle would leave the first one's result beside its own raw files.
         RoostError: It is no folder and cannot be made.
     """
-    folder = Path(text("run_dir", run_dir)).expanduser().absolute()
+    folder = own_path(run_dir)
     _make(folder)
-    for name in () if resumed else (RESULT, PROGRESS):
-        if (folder / name).exists():
+    if not resumed:
+        refuse_used(folder)
+    return folder
+
+
+def own_path(run_dir: Any) -> Path:
+    """The path of a run's own folder, by the parameter of that name; from the working directory.
+
+    Raises:
+        UsageError: The parameter is no text.
+    """
+    return expanded(text("run_dir", run_dir)).absolute()
+
+
+def refuse_used(folder: Path, *, also: str = RESULT) -> None:
+    """Nothing, or that another run's files are in a folder.
+
+    Args:
+        folder: There or not.
+        also: A further file that only a run leaves.
+
+    Raises:
+        UsageError: It has another run in it.
+    """
+    for name in (RESULT, PROGRESS, also):
+        # Of a folder that is closed to us no file is seen; writing there says so.
+        if os.path.lexists(folder / name):
             raise UsageError(
                 f"parameter run_dir: {folder} has another run in it",
                 why=f"{name} is there, and a folder belongs to one run",
                 fix="name a folder that is not there yet, or leave run_dir out",
             )
-    return folder
 
 
 def _make(folder: Path) -> None:

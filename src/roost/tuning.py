@@ -239,7 +239,7 @@ def start(
         suite=suite,
         prompts=prompts,
         runs_dir=runs.kept_in(runs_dir),
-        run_dir=None if run_dir is None else Path(runs.text("run_dir", run_dir)).absolute(),
+        run_dir=None if run_dir is None else runs.own_path(run_dir),
         **options,
     )
     return Search(begun, most, most_hours, known[-1] if users is None else users, allowed)

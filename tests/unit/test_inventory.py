@@ -117,6 +117,11 @@ def test_no_range_matches_nothing(site: Path, limit: str) -> None:
         inventory.load(site, limit)
 
 
+def test_places_in_a_group_have_a_colon(site: Path) -> None:
+    with pytest.raises(UsageError, match=r"no host matches[\s\S]*NAME\[0:1\]"):
+        inventory.load(site, "ungrouped[0-1]")
+
+
 @pytest.mark.parametrize("limit", ["", " "])
 def test_an_empty_pattern_is_not_every_host(site: Path, limit: str) -> None:
     with pytest.raises(UsageError, match=r"pattern .* is empty"):
@@ -224,10 +229,11 @@ def test_a_locale_that_ansible_refuses(site: Path, locale: str) -> None:
 def test_a_home_that_cannot_be_written(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("HOME", str(tmp_path / "file"))
-    with pytest.raises(UsageError, match=r"cannot be written[\s\S]*ANSIBLE_HOME"):
-        inventory.load(site)
+    (tmp_path / ".ansible").touch()
+    for home in (tmp_path, tmp_path / ".ansible"):
+        monkeypatch.setenv("HOME", str(home))
+        with pytest.raises(UsageError, match=r"cannot be written[\s\S]*ANSIBLE_HOME"):
+            inventory.load(site)
     monkeypatch.setenv("ANSIBLE_HOME", str(tmp_path / "elsewhere"))
     assert inventory.load(site).hosts
 

@@ -37,6 +37,11 @@ def test_what_is_there_is_found_from_here_and_from_the_root(
     assert root.first_place("~/kept/a") == checkout / "kept" / "a"
 
 
+def test_the_home_of_nobody_is_one_message() -> None:
+    with pytest.raises(UsageError, match="~nobody-here/x: no such home directory"):
+        root.first_place("~nobody-here/x")
+
+
 def test_prompts_are_found_from_a_notebook_and_from_the_root(checkout: Path) -> None:
     (checkout / "kept" / "mine.jsonl").write_text('{"prompt": "Count to ten."}\n')
     for given in ("kept/mine.jsonl", "../kept/mine.jsonl"):

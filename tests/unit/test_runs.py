@@ -226,6 +226,22 @@ def test_a_folder_belongs_to_one_run(left: str, tmp_path: Path) -> None:
     assert runs.given_folder(tmp_path, resumed=True) == tmp_path
 
 
+def test_a_folder_that_is_closed_to_us_is_said_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(_: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    # What root may do, nobody may forbid.
+    monkeypatch.setattr(Path, "exists", closed)
+    assert runs.given_folder(tmp_path) == tmp_path
+
+
+def test_a_folder_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert runs.own_path("~/look") == tmp_path / "look"
+
+
 def test_refused_parameters_leave_no_empty_folder(tmp_path: Path) -> None:
     for name, kept in (("empty", False), ("begun", True)):
         (tmp_path / "elsewhere").mkdir(exist_ok=True)

@@ -526,6 +526,14 @@ def test_going_on_with_something_else_is_refused(host: Trials) -> None:
     assert "nothing to go on with" in str(done.exception)
 
 
+@pytest.mark.parametrize("file", ["result.json", "experiment.json"])
+def test_a_folder_of_another_run_is_left_as_it_is(host: Trials, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_text("{}")
+    with pytest.raises(UsageError, match="has another run in it"):
+        search(host, run_dir=str(tmp_path))
+    assert (tmp_path / file).read_text() == "{}"
+
+
 def test_vary_needs_values(host: Trials) -> None:
     done = tune(host, vary=("max_num_seqs",))
     assert "must be SETTING=A,B" in str(done.exception)

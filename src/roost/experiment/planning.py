@@ -77,8 +77,12 @@ def begin(
     if resume is not None and earlier is None:
         raise UsageError(
             f"{resume}: nothing to go on with",
-            why=f"it is no {kind} of {host} with the suite {planned.name} and these prompts",
+            why=f"it is no {kind} of {host} with the suite {planned.name} and these prompts, or "
+            "an earlier version of roost began it",
         )
+    if run_dir is not None and earlier is None:
+        # The notes of what it had tried would be lost.
+        runs.refuse_used(run_dir, also=FILE)
     folder = run_dir or (earlier[0] if earlier else None)
     tried = earlier[1].tried if earlier else []
     names = [one.name for one in wanted]

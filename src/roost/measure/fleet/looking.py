@@ -139,7 +139,7 @@ def start(
     ask_now, share = runs.switch("live", live), runs.fraction("tolerance", tolerance)
     loaded = inventories.load(runs.text("inventory", inventory))
     home = runs.kept_in(runs_dir)
-    own = Path(runs.text("run_dir", run_dir)).absolute() if run_dir is not None else None
+    own = runs.own_path(run_dir) if run_dir is not None else None
     kept = [run for run in store.read_all(home) if run.folder.absolute() != own]
     measured = [
         Measured(run, run.result)
