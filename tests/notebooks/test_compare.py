@@ -41,32 +41,25 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     command += ["--host", "spark-01", "--suite", "smoke", "--prompts", prompts]
     command += ["--runs", checkout.runs, "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     assert release(deployed) == before
     assert not holding(deployed)
 
-    assert done.stdout, done.stderr
     (outcome,) = json.loads(done.stdout)
     result = runs.read(Path(outcome["run"]))
-    failed = {check.id for check in result.failed}
-    assert done.returncode == bool(failed), done.stdout + done.stderr
-    # Where other work slows one choice down more than another, their counters contradict the
-    # speeds, and that is said; nothing else may fail.
-    assert all(check.startswith("counters ") for check in failed), failed
+    assert result.failed == []
     found = {run.result.speculation: run for run in compared(checkout.runs)}
     assert set(found) == {"dflash", "ngram", "none"}
-    # The verdict of each kind agrees with the counters: what is faster than without drafts had so
-    # many accepted, or it is said that it had not.
+    # The verdict of each kind agrees with the counters: what is faster than without drafts had some
+    # accepted.
     cells = choices.shared(list(found.values()))
     by_kind = {name: {cell.id: cell for cell in run.benchmark.cells} for name, run in found.items()}
     kinds = {"learned-c1", "unseen-c1"}
     for one in choices.recommend(cells):
-        if one.point in kinds and one.choice is not None and one.choice != "none":
+        if one.point in kinds and one.choice not in {None, "none"}:
             steps = choices.tokens_per_step(by_kind[one.choice][one.point])
-            faster = one.ratios["none"].low
             assert steps is not None
-            assert faster is not None
-            explained = faster <= steps.value * (1 + compare.TOLERANCE)
-            assert explained == (f"counters {one.point} {one.choice}" not in failed)
+            assert steps.value > 1.05
     learned, unseen = (
         points.metric("accept_length").estimate(by_kind["dflash"][kind]) for kind in sorted(kinds)
     )
@@ -78,7 +71,7 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     assert {f"recommend {kind}" for kind in kinds} <= ids
     assert {f"counters {kind} dflash" for kind in kinds} <= ids
 
-    # The faster of two is not worse than the other one, whatever else of it may be.
+    # The faster of two is not worse than the other one.
     speed = points.metric("output_throughput")
     throughput = {name: speed.estimate(cells["learned-c1"]) for name, cells in by_kind.items()}
     slow, fast = sorted(("dflash", "none"), key=lambda name: throughput[name].value)  # type: ignore[union-attr]
@@ -88,10 +81,9 @@ def test_three_choices_are_one_command_and_the_host_is_back(
     checks = runs.read(folder).checks
     # Of what the drafter has never seen it may be the slower one, and then that is said.
     assert (done.returncode == 0) == all(check.ok for check in checks), done.stderr
-    said = {check.id: check for check in checks}
-    assert all(said[f"run {found[name].name}"].ok for name in (slow, fast))
-    worse = "" if said["learned-c1"].ok else said["learned-c1"].observed
-    assert "throughput" not in worse
+    whole = [f"run {found[name].name}" for name in (slow, fast)]
+    held = [check.id for check in checks if check.ok]
+    assert {*whole, "learned-c1"} <= set(held)
 
 
 def test_settings_are_searched_by_the_line_of_the_readme(
