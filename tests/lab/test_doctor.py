@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.playbooks.playbook import inventory_document
 from tests.unit.deployments import write_lock
 from tests.unit.logs import log
 
@@ -31,14 +32,11 @@ containerEdits:
 
 
 def inventory(lab: SharedLab, tmp_path: Path, hosts: dict[str, Host], **variables: str) -> Path:
-    content = lab.lab.inventory()
-    known = content["all"]["hosts"]
-    content["all"]["hosts"] = {name: known[host.name] for name, host in hosts.items()}
-    content["all"]["vars"].update(variables)
+    document = inventory_document(lab.lab, hosts, **variables)
     gone = {"ansible_host": str(lab.lab.spec.gateway.ip), "ansible_port": 9}
-    content["all"]["hosts"]["gone"] = gone
+    document["all"]["hosts"]["gone"] = gone
     path = tmp_path / "hosts.yml"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(document))
     return path
 
 

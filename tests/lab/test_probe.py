@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.playbooks.playbook import inventory_document
 
 from roost import site
 from roost.lab.fixtures import SharedLab
@@ -31,15 +32,14 @@ class Fleet:
 
 @pytest.fixture
 def fleet(lab: SharedLab, tmp_path: Path) -> Fleet:
-    names = {profile: lab.host(profile).name for profile in ("gb10", "rtx5070ti-x2", "cpu")}
-    content = lab.lab.inventory()
-    hosts = content["all"]["hosts"]
-    content["all"]["hosts"] = {name: hosts[name] for name in names.values()}
+    hosts = {profile: lab.host(profile) for profile in ("gb10", "rtx5070ti-x2", "cpu")}
+    names = {profile: host.name for profile, host in hosts.items()}
+    document = inventory_document(lab.lab, {host.name: host for host in hosts.values()})
     # A port of the lab's own bridge that nothing listens on.
     gone = {"ansible_host": str(lab.lab.spec.gateway.ip), "ansible_port": 9}
-    content["all"]["hosts"]["gone"] = gone
+    document["all"]["hosts"]["gone"] = gone
     path = tmp_path / "hosts.yml"
-    path.write_text(yaml.safe_dump(content))
+    path.write_text(yaml.safe_dump(document))
     return Fleet(path, names)
 
 

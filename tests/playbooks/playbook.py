@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,23 +55,27 @@ class Play:
         return " ".join(str(fatal[0]).split()).replace("''", "'")
 
 
-def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -> Path:
-    """An inventory of these hosts of a lab, with further variables for all of them.
+def inventory_document(lab: Lab, hosts: Mapping[str, Host], **variables: Any) -> dict[str, Any]:
+    """An inventory of these hosts of a lab by the names given them, with further variables.
 
     A gateway among them is the gateway of the others; one of other tests is none of theirs.
     """
     written = lab.inventory()["all"]
-    common = {**written["vars"], **variables}
-    chosen = {host.name: written["hosts"][host.name] for host in hosts}
-    gates = {host.name: None for host in hosts if host.spec.gateway}
+    chosen = {name: dict(written["hosts"][host.name]) for name, host in hosts.items()}
+    gates = {name: None for name, host in hosts.items() if host.spec.gateway}
     for name, own in chosen.items():
         if name not in gates and own.pop("roost_gateway", None):
             address = own.pop("roost_listen")
             for gate in gates:
                 own.update({"roost_gateway": gate, "roost_listen": address})
-    folder.mkdir(parents=True, exist_ok=True)
     groups = {"gateways": {"hosts": gates}} if gates else {}
-    document = {"all": {"vars": common, "hosts": chosen, "children": groups}}
+    return {"all": {"vars": {**written["vars"], **variables}, "hosts": chosen, "children": groups}}
+
+
+def inventory(folder: Path, lab: Lab, hosts: Sequence[Host], **variables: Any) -> Path:
+    """A folder with :func:`inventory_document` of these hosts, by their own names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document = inventory_document(lab, {host.name: host for host in hosts}, **variables)
     (folder / "hosts.yml").write_text(yaml.safe_dump(document, sort_keys=False))
     return folder
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from tests.playbooks.playbook import Play, Running
+from tests.playbooks.playbook import Play, Running, inventory
 from tests.playbooks.standins import TRIAL
 
 from roost.lab.build import Artefacts
@@ -134,19 +133,16 @@ def fleet(
     image = standin_image(shared_lab.lab.cache, print)
     gate = shared_lab.host("cpu", fresh=True, docker=False, gateway=True)
     hosts = [shared_lab.host("cpu", fresh=True, image=image) for _ in range(2)]
-    document = shared_lab.lab.inventory()
-    names = {gate.name, *(host.name for host in hosts)}
-    everyone = document["all"]["hosts"]
-    document["all"]["hosts"] = {name: everyone[name] for name in everyone if name in names}
-    document["all"]["vars"] |= {
-        "roost_recipe": "smollm2-135m",
-        "roost_lock_file": str(shared_lab.lab.lock_file),
-        "roost_ready_timeout": 180,
-        "roost_hub_client": False,  # the lab's hub needs none
-        "gateway_api_keys": {"tests": KEY},
-    }
-    where = tmp_path_factory.mktemp("gateway") / "hosts.yml"
-    where.write_text(yaml.safe_dump(document))
+    where = inventory(
+        tmp_path_factory.mktemp("gateway"),
+        shared_lab.lab,
+        [gate, *hosts],
+        roost_recipe="smollm2-135m",
+        roost_lock_file=str(shared_lab.lab.lock_file),
+        roost_ready_timeout=180,
+        roost_hub_client=False,  # the lab's hub needs none
+        gateway_api_keys={"tests": KEY},
+    )
     return Fleet(gate, hosts, where, image)
 
 
