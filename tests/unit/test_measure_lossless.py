@@ -53,6 +53,58 @@ def test_where_texts_part(text: str, near_tie: bool, says: str) -> None:
     assert says in parting.says
 
 
+DOLPHIN = "\N{DOLPHIN}"
+#: A character of three tokens, as engines give them: vLLM says all of it with the last, others say
+#: that they do not know it, or its bytes.
+SPELLINGS = {
+    "with the last": ["", "", DOLPHIN],
+    "with a space": ["", " " + DOLPHIN],
+    "unknown": ["\ufffd", "\ufffd", "\ufffd"],
+    "bytes": [one.decode("latin-1") for one in (b"\xf0\x9f", b"\x90", b"\xac")],
+}
+
+
+def spelt(*characters: str, others: dict[str, float] | None = None) -> Greedy:
+    fragments = [Token(text=text, logprob=-0.1) for text in characters]
+    if others:
+        fragments[0] = fragments[0].model_copy(update={"others": others})
+    return Greedy(
+        prompt="Name one.",
+        text=f"1. {DOLPHIN} Dolphin is",
+        tokens=[
+            Token(text="1.", logprob=-0.1),
+            *([] if characters[-1].startswith(" ") else [Token(text=" ", logprob=-0.1)]),
+            *fragments,
+            Token(text=" Dolphin", logprob=-0.1),
+            Token(text=" is", logprob=-0.70, others={" lives": -0.75, "": -0.72}),
+        ],
+    )
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_character_of_several_tokens_is_compared_and_passed(spelling: str) -> None:
+    reference = spelt(*SPELLINGS[spelling])
+    assert lossless.part(reference, reference.text, lossless.NEAR_TIE) is None
+    tie = lossless.part(reference, f"1. {DOLPHIN} Dolphin lives", lossless.NEAR_TIE)
+    assert tie is not None
+    assert tie.near_tie
+    assert tie.after == len(f"1. {DOLPHIN} Dolphin")
+    lost = lossless.part(reference, f"1. {DOLPHIN} Dolphin swims", lossless.NEAR_TIE)
+    assert lost is not None
+    assert not lost.near_tie
+    assert "instead of ' is', none of the likely ones" in lost.says
+
+
+def test_part_of_a_character_is_another_character_and_no_word() -> None:
+    reference = spelt(*SPELLINGS["with the last"], others={"": -0.2, "**": -3.0})
+    another = lossless.part(reference, "1. \N{WHALE} Whale is", lossless.NEAR_TIE)
+    assert another is not None
+    assert another.near_tie
+    word = lossless.part(reference, "1. Whale is", lossless.NEAR_TIE)
+    assert word is not None
+    assert not word.near_tie
+
+
 def test_a_tie_needs_the_likelihoods_and_a_fine_format_has_none() -> None:
     bare = Greedy(prompt="What is it?", text=TEXT)
     parting = lossless.part(bare, "A hash map.", lossless.NEAR_TIE)

@@ -10,6 +10,7 @@ next best ones were, so that such a near tie can be told from a loss.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ NEAR_TIE_FLOAT32 = 0.001
 #: Share of the reference's text that must have been compared, to say that nothing is lost: what
 #: comes after a near tie is another text, and a tie at the first words shows next to nothing.
 ENOUGH = 0.5
+#: Characters that a token may have before the first byte of one that it does not complete.
+_LONGEST_WORD = 16
 #: Settings that change what comes out, whatever speculates.
 _FORMATS = ("dtype", "kv_cache_dtype", "quantization", "mamba_cache_dtype", "tensor_parallel")
 
@@ -232,31 +235,73 @@ def part(reference: Greedy, text: str, near: float) -> Parting | None:
     """
     if text == reference.text:
         return None
-    prefix = ""
-    for token in reference.tokens:
-        if not token.text or not text.startswith(prefix + token.text):
-            rest = text[len(prefix) :]
-            taken = [
-                likely
+    at = 0
+    for piece, tokens in _pieces(reference):
+        if not piece or not text.startswith(piece, at):
+            rest = text[at:]
+            # A character of several tokens may part at any of them.
+            gaps = [
+                token.logprob - likely
+                for token in tokens
                 for other, likely in token.others.items()
-                if (rest.startswith(other) if rest else _ends(other))
+                if _leads_to(rest, other)
             ]
-            gap = token.logprob - max(taken) if taken else None
+            gap = min(gaps, default=None)
             told = (
                 "none of the likely ones" if gap is None else f"a token {gap:.3f} nats less likely"
             )
             return Parting(
                 near_tie=gap is not None and gap <= near,
-                says=f"{reference.prompt[:40]!r}: after {prefix[-30:]!r} came {rest[:20]!r} "
-                f"instead of {token.text!r}, {told}",
-                after=len(prefix),
+                says=f"{reference.prompt[:40]!r}: after {text[:at][-30:]!r} came {rest[:20]!r} "
+                f"instead of {piece or tokens[0].text!r}, {told}",
+                after=at,
             )
-        prefix += token.text
+        at += len(piece)
     return Parting(
         near_tie=False,
         says=f"{reference.prompt[:40]!r}: {text[:60]!r} instead of {reference.text[:60]!r}",
-        after=len(prefix),
+        after=at,
     )
+
+
+def _pieces(reference: Greedy) -> Iterator[tuple[str, list[Token]]]:
+    """The reference's text in the shortest pieces that are whole tokens; last its end, if kept.
+
+    A character may be made of several tokens, whose own texts engines give as nothing, as
+    replacement characters or as bytes: they are one piece, up to where a token stands in the text.
+    """
+    at, tokens = 0, reference.tokens
+    while tokens:
+        if at == len(reference.text):
+            yield "", tokens[:1]
+            return
+        size, end = 1, at + len(tokens[0].text)
+        if not tokens[0].text or not reference.text.startswith(tokens[0].text, at):
+            size, end = _fragments(reference.text, at, tokens)
+        yield reference.text[at:end], tokens[:size]
+        at, tokens = end, tokens[size:]
+
+
+def _fragments(text: str, at: int, tokens: list[Token]) -> tuple[int, int]:
+    """How many tokens make what stands at ``at``, and where it ends in the text."""
+    for size, token in enumerate(tokens[1:], 1):
+        if not token.text:
+            continue
+        found = text.find(token.text, at, at + size + _LONGEST_WORD + len(token.text))
+        if found == at:  # it has the text of those before it
+            return size + 1, at + len(token.text)
+        if found > at:
+            return size, found
+    return len(tokens), len(text)
+
+
+def _leads_to(rest: str, token: str) -> bool:
+    """Whether a text may go on with a token, of which only its text is known."""
+    if not rest:
+        return _ends(token)
+    if not token.strip("\ufffd"):  # part of a character: of which one, nobody says
+        return not rest[0].isascii()
+    return rest.startswith(token)
 
 
 def _ends(token: str) -> bool:
