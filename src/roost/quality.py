@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from roost.onhost import judging
-from roost.onhost.judging import answer_text, leaked_thinking
+from roost.onhost.judging import answer_text, leaked_thinking, reasoning_text
 
 __all__ = [
     "MAX_TOKENS",
@@ -26,6 +26,8 @@ __all__ = [
     "chat_request",
     "judge",
     "leaked_thinking",
+    "leaves_thought_open",
+    "reasoning_text",
 ]
 
 #: Tokens a plain answer may take; enough for a full sentence of a small model.
@@ -91,6 +93,11 @@ def chat_request(
     if chat_template_kwargs:
         body["chat_template_kwargs"] = dict(chat_template_kwargs)
     return body
+
+
+def leaves_thought_open(prompt: str) -> bool:
+    """Whether a rendered prompt (or its end) makes the model think before it answers."""
+    return prompt.rfind("<think>") > prompt.rfind("</think>")
 
 
 def judge(question: Question, response: Any) -> Verdict:

@@ -45,6 +45,8 @@ class Engine:
     chat_status: int = 200
     answers: dict[str, str] = field(default_factory=lambda: dict(ANSWERS))
     reasoning: str = ""
+    #: Its tokens are spent on thinking: what it would answer comes there, and no answer.
+    only_thinks: bool = False
     #: Beside the answer where thinking is asked for.
     thought: str = "All but 9 run away, so 9 are left."
     #: Raw bytes of every whole answer, or of a stream, instead of the right ones.
@@ -152,12 +154,13 @@ def sglang_page(steps: float | None, generated: float, requests: float) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stream_of(text: str) -> bytes:
-    """The stream of a right answer: role, words in pairs, finish, usage, [DONE]."""
+def stream_of(text: str, thought: str = "", key: str = "content") -> bytes:
+    """The stream of a right answer: role, thought, words in pairs, finish, usage, [DONE]."""
     words = text.split(" ")
     pairs = [" ".join(words[at : at + 2]) for at in range(0, len(words), 2)]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
-    deltas += [{"content": ("" if at == 0 else " ") + pair} for at, pair in enumerate(pairs)]
+    deltas += [{"reasoning": thought}] if thought else []
+    deltas += [{key: ("" if at == 0 else " ") + pair} for at, pair in enumerate(pairs)]
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": item}]} for item in deltas]
     chunks[-1]["choices"][0]["finish_reason"] = "stop"
     chunks.append({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": len(words)}})
@@ -220,7 +223,9 @@ def serving(given: Engine | None = None) -> Iterator[Engine]:
                 engine.ties -= 1
                 self.reply(200, stream_of(f"{text} Indeed."))
             elif body.get("stream"):
-                self.reply(200, stream_of(text) if engine.stream is None else engine.stream)
+                key = "reasoning" if engine.only_thinks else "content"
+                right = stream_of(text, engine.reasoning, key)
+                self.reply(200, right if engine.stream is None else engine.stream)
             else:
                 time.sleep(engine.seconds)
                 if engine.whole is not None:
@@ -239,6 +244,8 @@ def serving(given: Engine | None = None) -> Iterator[Engine]:
             }
             if body.get("tools"):
                 message |= {"content": engine.tool_text, "tool_calls": engine.tool_calls}
+            elif engine.only_thinks:
+                message |= {"content": None, "reasoning": text}
             elif body.get("chat_template_kwargs", {}).get("enable_thinking"):
                 message["reasoning"] = engine.thought
             choice: dict[str, Any] = {"message": message}

@@ -81,6 +81,16 @@ def wrong(name: str, observed: str) -> dict[str, Any]:
             ),
             "thinking-leaks",
         ),
+        (
+            failure(
+                "gate",
+                checks=[
+                    check("answer_a", "First,", why="only thinking came, and no answer after it"),
+                    wrong("answer_b", "5"),
+                ],
+            ),
+            "thinks-too-long",
+        ),
         (failure("gate", checks=[check("same_sum", "Four")]), "answers-changed"),
         (failure("gate", checks=[check("accept_length", "1.00")]), "drafts-never-accepted"),
         (failure("gate", checks=[check("accept_length", "no drafts")]), "drafts-never-accepted"),

@@ -323,6 +323,18 @@ def test_streams_that_are_not_right(site: Site, stream: bytes, why: str) -> None
     assert failed["streaming"].why.startswith(why)
 
 
+def test_a_model_that_only_thinks_is_blamed_for_that_alone(site: Site) -> None:
+    """Content is null then, which is no broken reply, no broken stream and no lost context."""
+    given = {"chat_template_kwargs": {"enable_thinking": True}}
+    site.deployment = site.deployment.model_copy(update=given)
+    site.engine.only_thinks = True
+    failed = site.failed()
+    assert set(failed) == {"answer_capital", "answer_sum"}
+    assert {check.why for check in failed.values()} == {
+        "only thinking came, and no answer after it"
+    }
+
+
 def test_a_near_tie_is_no_broken_stream(site: Site) -> None:
     site.engine.ties = 1
     checks = {check.id: check for check in site.verify().checks}

@@ -11,8 +11,8 @@ from roost.quality import QUESTIONS, judge
 CAPITAL, SUM = QUESTIONS
 
 
-def reply(text: Any) -> dict[str, Any]:
-    return {"choices": [{"message": {"role": "assistant", "content": text}}]}
+def reply(text: Any, **beside: str) -> dict[str, Any]:
+    return {"choices": [{"message": {"role": "assistant", "content": text, **beside}}]}
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,12 @@ def test_right(question: Any, text: str) -> None:
         (SUM, reply(""), "was answered wrongly"),
         (CAPITAL, reply("<think>hm</think>Paris"), "contains thinking text (<think>)"),
         (CAPITAL, reply("ok</think>Paris"), "contains thinking text (</think>)"),
-        (CAPITAL, reply(None), "not a chat completion"),
+        # Null where only calls of tools came, or nothing at all.
+        (CAPITAL, reply(None), "was answered wrongly"),
+        (CAPITAL, reply(7), "not a chat completion"),
+        (CAPITAL, reply(None, reasoning="Paris, I think"), "only thinking came"),
+        (CAPITAL, reply("\n", reasoning_content="Paris, I think"), "only thinking came"),
+        (CAPITAL, {"choices": [{"message": "Paris"}]}, "not a chat completion"),
         (CAPITAL, {"error": {"message": "EngineCore encountered an issue"}}, "not a chat"),
         (CAPITAL, {"choices": []}, "not a chat completion"),
         (CAPITAL, "<html>502</html>", "not a chat completion"),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from roost.diagnose.findings import Diagnosis, shown
-from roost.onhost.judging import ANSWERED_WRONGLY, NO_DRAFTS, THINKS_ALOUD
+from roost.onhost.judging import ANSWERED_WRONGLY, NO_DRAFTS, ONLY_THOUGHT, THINKS_ALOUD
 
 Check: TypeAlias = Mapping[str, Any]
 
@@ -54,6 +54,10 @@ def _leaks(checks: Sequence[Check]) -> bool:
     return any(THINKS_ALOUD in check["why"] for check in checks)
 
 
+def _only_thinks(checks: Sequence[Check]) -> bool:
+    return any(ONLY_THOUGHT in check["why"] for check in checks)
+
+
 #: Of several about the same checks, the first whose ``seen`` holds is reported.
 _SYMPTOMS = (
     _Symptom(
@@ -77,6 +81,17 @@ _SYMPTOMS = (
         "check the recipe's chat_template_kwargs and reasoning parser against the model's card",
         "the gate's own judgement",
         _leaks,
+    ),
+    _Symptom(
+        "thinks-too-long",
+        "thinks until its tokens are spent, and does not answer",
+        "answer_",
+        "thinking is on, by the recipe or because the chat template's default was left, and the "
+        "questions of a deploy allow for short answers only",
+        "chat_template_kwargs: {enable_thinking: false} in the recipe; clients that want thinking "
+        "ask for it with their requests",
+        "the gate's own judgement",
+        _only_thinks,
     ),
     _Symptom(
         "wrong-answers",

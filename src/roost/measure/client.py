@@ -365,15 +365,6 @@ def _delta(at: float, said: Mapping[str, Any]) -> Delta | None:
     return delta if delta.content or delta.reasoning or delta.tool_call else None
 
 
-def reasoning_text(response: Mapping[str, Any]) -> str:
-    """The reasoning beside the answer of a whole chat completion, empty where there is none."""
-    try:
-        message = response["choices"][0]["message"]
-    except (KeyError, IndexError, TypeError):
-        return ""
-    return str(message.get("reasoning") or message.get("reasoning_content") or "")
-
-
 def _message(body: Any) -> str:
     error = body.get("error", body) if isinstance(body, dict) else body
     text = error.get("message", error) if isinstance(error, dict) else error

@@ -109,7 +109,8 @@ def _lives(target: Target, before: Mapping[str, Any]) -> Check:
     def make() -> Check:
         client, gate = target.endpoint(), target.deployment.gate
         status = client.health(target.deployment.health_path)
-        text = quality.answer_text(client.chat(gate.requests[0])) or ""
+        reply = client.chat(gate.requests[0])
+        text = quality.answer_text(reply) or quality.reasoning_text(reply)
         now = _identity(target.inspect())
         why = ""
         if status != 200:

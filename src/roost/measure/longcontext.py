@@ -108,7 +108,8 @@ def check(target: Target, evidence: Evidence, *, tokens: int | None, seconds: fl
         reply = client.chat(body, timeout=seconds)
         took = time.monotonic() - begun
         read = int(reply["usage"]["prompt_tokens"])
-        answer = (quality.answer_text(reply) or "").strip()
+        # Where thinking is on, its tokens may be all that come; the fact is found there as well.
+        answer = (quality.reasoning_text(reply) + (quality.answer_text(reply) or "")).strip()
         evidence.figures["long_context_s"] = Figure(
             title=f"Answer to a prompt of {read:,} tokens",
             value=took,

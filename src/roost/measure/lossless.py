@@ -210,7 +210,8 @@ def _ask(client: Client, deployment: Deployment, prompt: str, *, likely: bool = 
     text = quality.answer_text(reply)
     if text is None:
         raise RoostError("the reply is not a chat completion", why=str(reply)[:200])
-    return Greedy(prompt=prompt, text=text, tokens=tokens)
+    # Where thinking is on it comes first, and its tokens are among those given.
+    return Greedy(prompt=prompt, text=quality.reasoning_text(reply) + text, tokens=tokens)
 
 
 class Parting(NamedTuple):

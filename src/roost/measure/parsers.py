@@ -12,7 +12,6 @@ from typing import Any
 
 from roost import quality
 from roost.measure.checks import Check, Target, attempt, inapplicable, unseen
-from roost.measure.client import reasoning_text
 
 #: A thought may be long, and cut off it still shows where it goes.
 REASONING_TOKENS = 512
@@ -76,7 +75,7 @@ def _thinking_closed(target: Target) -> Check:
         text = client.text_of(deployment.served_name, tokens) if tokens else None
         if not text:
             return unseen(check_id, expected, "the endpoint does not show how it renders a prompt")
-        still_open = text.rfind("<think>") > text.rfind("</think>")
+        still_open = quality.leaves_thought_open(text)
         return Check(
             id=check_id,
             ok=not still_open,
@@ -98,7 +97,7 @@ def _reasoning(target: Target) -> Check:
     def look() -> tuple[str, str]:
         thinking = {**target.deployment.chat_template_kwargs, "enable_thinking": True}
         reply = _ask(target, _QUESTION, REASONING_TOKENS, chat_template_kwargs=thinking)
-        thought, text = reasoning_text(reply).strip(), quality.answer_text(reply) or ""
+        thought, text = quality.reasoning_text(reply).strip(), quality.answer_text(reply) or ""
         why = ""
         if leak := quality.leaked_thinking(text):
             why = f"{leak} stands in the answer: the parser does not know this model's markers"

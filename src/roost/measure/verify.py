@@ -36,7 +36,7 @@ from roost.measure.checks import (
     inapplicable,
     unseen,
 )
-from roost.measure.client import Client, StreamedAnswer, reasoning_text
+from roost.measure.client import Client, StreamedAnswer
 from roost.plan.subject import Subject
 
 #: Long enough for several chunks even where one chunk carries a whole draft.
@@ -369,7 +369,8 @@ def answers(target: Target) -> list[Check]:
 
         def make(question: quality.Question = question, body: dict[str, Any] = body) -> Check:
             response = target.endpoint().chat(body)
-            seen.append((quality.answer_text(response) or "", reasoning_text(response)))
+            text = quality.answer_text(response) or ""
+            seen.append((text, quality.reasoning_text(response)))
             return Check(**quality.judge(question, response).model_dump())
 
         made.append(attempt(f"answer_{question.id}", question.expected, make, target))
@@ -409,15 +410,18 @@ def streaming(target: Target, evidence: Evidence) -> Check:
     def make() -> Check:
         attempt = 0
         whole, answer = None, StreamedAnswer(())
-        while answer.text != whole and attempt < STREAM_ATTEMPTS:
+        while answer.text + answer.reasoning != whole and attempt < STREAM_ATTEMPTS:
             attempt += 1
-            whole = quality.answer_text(target.endpoint().chat(body))
+            reply = target.endpoint().chat(body)
+            text = quality.answer_text(reply)
+            whole = None if text is None else text + quality.reasoning_text(reply)
             answer = target.endpoint().stream_chat(body)
         _stream_figures(answer, evidence)
         why = ""
         remark = f"the texts agreed at attempt {attempt}" if attempt > 1 else ""
-        if answer.text != whole:
-            why = f"streamed: {answer.text[:120]!r}, whole: {(whole or '')[:120]!r}"
+        came = answer.text + answer.reasoning
+        if came != whole:
+            why = f"streamed: {came[:120]!r}, whole: {(whole or '')[:120]!r}"
         elif len(answer.deltas) < 2:
             why = "everything came at once: something between buffers the stream"
         elif answer.completion_tokens is None:
@@ -427,7 +431,7 @@ def streaming(target: Target, evidence: Evidence) -> Check:
             ok=not why,
             expected=expected,
             observed=f"{len(answer.deltas)} chunks, {answer.completion_tokens} tokens: "
-            f"{answer.text[:120].strip()}",
+            f"{came[:120].strip()}",
             why=why or remark,
         )
 
@@ -540,9 +544,9 @@ def _spec_figures(spec: metrics.SpecCounters, evidence: Evidence) -> None:
         evidence.figures["accept_rate"] = Figure(
             title="Accept rate", value=spec.accept_rate * 100, unit="%", source=how
         )
-    for at, rate in enumerate(spec.per_position_rates):
+    for at, rate in enumerate(spec.per_position_rates, 1):
         evidence.figures[f"accept_rate_position_{at}"] = Figure(
-            title=f"Accepted at draft position {at + 1}", value=rate * 100, unit="%", source=how
+            title=f"Accepted at draft position {at}", value=rate * 100, unit="%", source=how
         )
 
 

@@ -10,6 +10,7 @@ _THINKING = re.compile(r"</?think(ing)?>|<\|channel\|>analysis", re.IGNORECASE)
 #: Words of a check by which the controller tells failures apart (:mod:`roost.diagnose.symptoms`).
 THINKS_ALOUD = "the answer contains thinking text"
 ANSWERED_WRONGLY = "was answered wrongly"
+ONLY_THOUGHT = "only thinking came, and no answer after it"
 #: What is observed where an engine that speculates has verified no draft.
 NO_DRAFTS = "no drafts"
 
@@ -28,6 +29,8 @@ def judge(question: Mapping[str, str], response: Any) -> dict[str, Any]:
     if text is None:
         shown = str(response)[:300]
         return _answer(question, False, shown, "the reply is not a chat completion")
+    if not text.strip() and reasoning_text(response):
+        return _answer(question, False, reasoning_text(response)[:300], ONLY_THOUGHT)
     thinking = leaked_thinking(text)
     if thinking:
         return _answer(question, False, text, f"{THINKS_ALOUD} ({thinking})")
@@ -37,12 +40,26 @@ def judge(question: Mapping[str, str], response: Any) -> dict[str, Any]:
 
 
 def answer_text(response: Any) -> str | None:
-    """The text of the first choice, or ``None`` where the body has no such thing."""
+    """The text of the first choice, or ``None`` where the body has no such thing.
+
+    Engines write null where nothing but thinking or calls of tools came: that is no text.
+    """
     try:
         content = response["choices"][0]["message"]["content"]
     except (KeyError, IndexError, TypeError):
         return None
+    if content is None:
+        return ""
     return content if isinstance(content, str) else None
+
+
+def reasoning_text(response: Any) -> str:
+    """The thinking beside the answer of a chat completion, empty where there is none."""
+    try:
+        message = response["choices"][0]["message"]
+        return str(message.get("reasoning") or message.get("reasoning_content") or "")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return ""
 
 
 def leaked_thinking(text: str) -> str | None:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 from typing import Any
 
-from roost import ssh
+from roost import quality, ssh
 from roost.errors import RoostError
 from roost.launch import MODEL_PATH
 from roost.measure.benchmark.session import Session, file_of
@@ -118,7 +118,7 @@ def _row(session: Session, places: Mapping[str, int], prompt: Prompt) -> dict[st
 def _judge_tail(session: Session, tail: str) -> None:
     """Is thinking off where the recipe says so? An open ``<think>`` at the end would show it."""
     off = session.deployment.chat_template_kwargs.get("enable_thinking") is False
-    thinks = tail.rfind("<think>") > tail.rfind("</think>")
+    thinks = quality.leaves_thought_open(tail)
     session.check(
         "thinking",
         ok=not (off and thinks),
