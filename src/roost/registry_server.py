@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,13 +51,18 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("REGISTRY_")}
 
 
-def wait(address: str, port: int, log: Path, seconds: float = _START_SECONDS) -> None:
+def wait(address: str, port: int, log: Path, ended: Callable[[], int | None]) -> None:
     """Wait until the registry answers.
 
+    Args:
+        address, port: Where it is configured to.
+        log: Its output.
+        ended: Gives its exit status once it has ended, as ``Popen.poll`` does.
+
     Raises:
-        RoostError: It does not within ``seconds``; with the end of its log.
+        RoostError: It does not within a minute, or has ended; with the end of its log.
     """
-    servers.wait(f"http://{address}:{port}/v2/", "the registry", log, seconds)
+    servers.wait(f"http://{address}:{port}/v2/", "the registry", log, _START_SECONDS, ended)
 
 
 @contextmanager
@@ -84,7 +89,7 @@ def serve(storage: Path) -> Iterator[str]:
                 "docker-registry is not installed", fix="apt-get install docker-registry"
             ) from None
         try:
-            wait(address, port, log)
+            wait(address, port, log, child.poll)
             yield f"{address}:{port}"
         finally:
             child.terminate()

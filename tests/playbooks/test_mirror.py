@@ -70,7 +70,7 @@ def upstream(lab: SharedLab, artefacts: Artefacts, folder: Path) -> Iterator[Ups
             env=registry_server.environment(),
         )
         try:
-            registry_server.wait(address, REGISTRY_PORT, log)
+            registry_server.wait(address, REGISTRY_PORT, log, child.poll)
             yield Upstream(url, f"http://{address}:{REGISTRY_PORT}", hub, log)
         finally:
             child.terminate()
