@@ -11,7 +11,7 @@ from ansible.module_utils.roost.onhost import NAME, WATCHDOG, WATCHDOG_STATE, le
 from ansible.module_utils.roost.onhost.logs import packed
 from ansible.module_utils.roost.onhost.machine import Machine, MachineError
 from ansible.module_utils.roost.onhost.redaction import Redactor
-from ansible.module_utils.roost.onhost.store import LASTING, Store
+from ansible.module_utils.roost.onhost.store import BEFORE, LASTING, Store
 from ansible.module_utils.roost.onhost.trial import TrialError, ended, endpoint_of, redactor_of
 from ansible.module_utils.roost.onhost.weights import RECORD
 
@@ -30,7 +30,9 @@ options:
   release:
     description: >-
       Id of a release of which everything that was recorded is wanted, or V(current), V(previous),
-      or V(lasting), which is what an experiment goes back to, and V(current) where none was begun.
+      V(lasting), which is what an experiment goes back to, and V(current) where none was begun, or
+      V(before), which is what served before; that is what an experiment goes back to, where what
+      serves is only tried, else V(previous).
     type: str
   watchdog:
     description: Directory of the watchdog's state; it need not exist.
@@ -201,7 +203,12 @@ def main() -> None:
     deployment = store.read(serves, "deployment.json") if serves else None
     wanted = module.params["release"]
     current, previous = store.pointed("current"), store.pointed("previous")
-    named = {"current": current, "previous": previous, LASTING: store.lasting()}
+    named = {
+        "current": current,
+        "previous": previous,
+        LASTING: store.lasting(),
+        BEFORE: store.before(),
+    }
     chosen = named.get(wanted, wanted)
     kept = store.ids()
     files = {}

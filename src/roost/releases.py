@@ -18,7 +18,7 @@ from roost.launch import CONTAINER
 from roost.onhost import RELEASES, lease
 from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked
-from roost.onhost.store import LASTING
+from roost.onhost.store import BEFORE, LASTING
 
 if TYPE_CHECKING:
     from roost.diagnose import Diagnosis
@@ -140,8 +140,9 @@ def to_go_back_to(
     Args:
         facts: What the module ``release_facts`` found, with the release in question as ``chosen``.
         host: Inventory name.
-        wanted: Id of a kept release; or ``lasting``, the one that is there to stay: not what an
-            experiment that was never ended has only tried; none: the previous one.
+        wanted: Id of a kept release; ``lasting``, the one that is there to stay: not what an
+            experiment that was never ended has only tried; or ``before``, what served before: the
+            lasting one, where what serves is only tried, else the previous one; none is that, too.
         rollout: Owner of the lease of the rollout or experiment that goes back; empty: it is done
             by hand; none: whatever the host takes part in.
 
@@ -160,12 +161,15 @@ def to_go_back_to(
     kept = [each["id"] for each in facts["releases"]]
     chosen = facts["chosen"]
     current, held = facts["current"], facts["held"]
-    named = {None: facts["previous"], LASTING: held or current}.get(wanted, wanted)
+    wanted = wanted or BEFORE
+    only_tried = held not in {None, current}
+    lasting = {LASTING: held or current, BEFORE: held if only_tried else facts["previous"]}
+    named = lasting.get(wanted, wanted)
     refusal = None
-    tried = wanted == LASTING and held not in {None, current}
+    tried = only_tried and wanted in lasting
     keep = f"roost rollback -i INVENTORY --limit {host} --to {current}"
     if named is None:
-        refusal = f"no {'previous release is kept' if wanted is None else 'release is in place'}"
+        refusal = f"no {'previous release is kept' if wanted == BEFORE else 'release is in place'}"
     elif chosen is None:
         refusal = f"release {named} is not kept on this host"
     else:
@@ -211,7 +215,8 @@ def status(facts: Mapping[str, Any]) -> list[str]:
     if facts["held"]:
         lines.append(
             f"what serves is only tried: an experiment, when it ends or is run again, goes back to "
-            f"{facts['held']}, and so does roost start; any other deploy that passes stays"
+            f"{facts['held']}, and so do roost rollback and roost start; any other deploy that "
+            "passes stays"
         )
     if failed := facts["last_failed"]:
         lines.append(f"{failed['kind']}, {failed['at']}: {failed['release']}: {_what(failed)}")

@@ -50,7 +50,7 @@ def status(inventory: Path, limit: str | None, ask_become_pass: bool, as_json: b
 
 @click.command()
 @options.inventory
-@click.option("--to", "release", metavar="ID", help="A kept release (default: the previous one).")
+@click.option("--to", "release", metavar="ID", help="A kept release (default: what served before).")
 @options.limit
 @options.despite_lease
 @options.ask_become_pass

@@ -160,6 +160,23 @@ def test_what_is_only_tried_does_not_last(store: Store) -> None:
     assert store.lasting() == "r-2"
 
 
+def test_what_served_before_is_no_older_than_what_an_experiment_holds(store: Store) -> None:
+    assert store.before() is None
+    for release in ("r-1", "r-2", "r-3"):
+        serve(store, release)
+    store.point("current", "r-2")
+    store.point("previous", "r-1")
+    assert store.before() == "r-1"
+    # By an experiment that has tried nothing yet.
+    store.point("held", "r-2")
+    assert store.before() == "r-1"
+    store.point("current", "r-3")
+    assert store.before() == "r-2"
+    # Somebody has cleared it away.
+    store.point("held", "r-0")
+    assert store.before() == "r-1"
+
+
 def test_a_file_is_whole_or_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.begin({"phase": "trial"})
 

@@ -74,7 +74,7 @@ def test_an_endpoint_whose_key_is_gone_is_one_message(
     )
 
 
-def test_what_is_there_to_stay_is_asked_for_by_one_name(
+def test_what_is_there_to_stay_and_what_served_before_have_names(
     release_facts: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -83,10 +83,11 @@ def test_what_is_there_to_stay_is_asked_for_by_one_name(
     """And so is what serves, which an experiment may only have tried."""
     (tmp_path / "releases").mkdir()
     place = Store(str(tmp_path / "releases"))
-    for name in ("before", "tried"):
+    for name in ("older", "served", "tried"):
         place.write({"of": name}, name, "release.json")
         place.served(name)
     place.point("current", "tried")
+    place.point("previous", "older")
 
     def chosen(wanted: str) -> tuple[str, str]:
         found = facts(release_facts, host, tmp_path, capsys, release=wanted)["chosen"]
@@ -95,6 +96,8 @@ def test_what_is_there_to_stay_is_asked_for_by_one_name(
     with fake_machine() as host:
         monkeypatch.setattr(host, "has_image", lambda _: True)
         assert chosen("lasting") == chosen("current") == ("tried", "tried")
-        place.point("held", "before")
-        assert chosen("lasting") == ("before", "before")
+        assert chosen("before") == chosen("previous") == ("older", "older")
+        place.point("held", "served")
+        assert chosen("lasting") == chosen("before") == ("served", "served")
+        assert chosen("previous") == ("older", "older")
         assert chosen("current") == ("tried", "tried")

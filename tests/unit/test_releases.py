@@ -273,7 +273,9 @@ def test_status_says_that_what_serves_is_only_tried() -> None:
     lines = releases.status(facts(rollout=lease, held="r-cdef01234567"))
     assert any(line.startswith("takes part in an experiment: ann@desk tries") for line in lines)
     (tried,) = [line for line in lines if line.startswith("what serves is only tried")]
-    assert "goes back to r-cdef01234567, and so does roost start; any other" in tried
+    assert (
+        "goes back to r-cdef01234567, and so do roost rollback and roost start; any other" in tried
+    )
 
 
 def test_status_tells_a_stopped_engine_from_one_that_ended() -> None:
@@ -311,13 +313,16 @@ def test_a_kept_release_is_gone_back_to_as_it_was_recorded() -> None:
     }
 
 
+@pytest.mark.parametrize("wanted", ["lasting", "before", None])
 @pytest.mark.parametrize("held", [None, "r-0123456789ab", "r-cdef01234567"])
-def test_a_start_says_where_it_does_not_start_what_was_tried(held: str | None) -> None:
+def test_a_start_or_rollback_says_where_it_goes_back_from_what_was_tried(
+    held: str | None, wanted: str | None
+) -> None:
     current = "r-0123456789ab"
     chosen = {"id": held or current, "files": {"deployment.json": {}}}
     kept = [{**each, "missing": []} for each in KEPT]
     known = facts(chosen=chosen, held=held, releases=kept)
-    found = releases.to_go_back_to(known, "spark-01", "lasting")
+    found = releases.to_go_back_to(known, "spark-01", wanted)
     assert (found["refusal"], found["release"]["id"]) == (None, chosen["id"])
     if held in {None, current}:
         assert found["note"] is None
@@ -331,10 +336,13 @@ def test_a_start_says_where_it_does_not_start_what_was_tried(held: str | None) -
     assert releases.to_go_back_to(known, "spark-01", chosen["id"])["note"] is None
 
 
-def test_a_start_that_cannot_bring_back_what_was_held_says_how_to_keep_what_was_tried() -> None:
+@pytest.mark.parametrize("wanted", ["lasting", None])
+def test_what_was_held_and_cannot_be_brought_back_says_how_to_keep_what_was_tried(
+    wanted: str | None,
+) -> None:
     chosen = {"id": "r-cdef01234567", "files": {"deployment.json": {}}}
-    known = facts(chosen=chosen, held="r-cdef01234567")
-    found = releases.to_go_back_to(known, "spark-01", "lasting")
+    known = facts(chosen=chosen, held="r-cdef01234567", previous="r-older0123456")
+    found = releases.to_go_back_to(known, "spark-01", wanted)
     assert found["release"] is None
     assert found["refusal"] == (
         "spark-01: release r-cdef01234567 cannot serve again: image x is gone; nothing was "
@@ -370,6 +378,7 @@ def test_a_host_of_a_rollout_is_not_rolled_back_by_others(
         (facts(), "lasting", "release r-0123456789ab is not kept on this host"),
         # A link leads to it, and its record does not tell when it served.
         (facts(), None, "release r-cdef01234567 is not kept on this host"),
+        (facts(), "before", "release r-cdef01234567 is not kept on this host"),
         (
             facts(chosen={"id": "r-cdef01234567", "files": {}}),
             None,

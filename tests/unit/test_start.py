@@ -1,4 +1,4 @@
-"""``playbooks/start.yml``: which release it has serve, and what it says of that.
+"""``playbooks/start.yml`` and ``rollback.yml``: which release they have serve, and what they say.
 
 Its own tasks up to the choice, which is where they end here; what is on the host is made up.
 """
@@ -14,35 +14,40 @@ import yaml
 from tests.unit import plays
 from tests.unit.test_releases import KEPT, LEASE, facts
 
-CURRENT, HELD = "r-0123456789ab", "r-cdef01234567"
+CURRENT, HELD, OLDER = "r-0123456789ab", "r-cdef01234567", "r-89abcdef0123"
 #: A host that has what is asked for, and tells as the real module does.
 MODULE = """#!/usr/bin/python
 import json, sys
 WANT_JSON = None
 wanted = json.load(open(sys.argv[1]))["release"]
 facts = json.load(open({facts!r}))
-release = facts["current"]
-if wanted == "lasting":
-    release = facts["held"] or facts["current"]
+current, held = facts["current"], facts["held"]
+before = held if held and held != current else facts["previous"]
+release = {{"lasting": held or current, "before": before}}.get(wanted, wanted)
 chosen = {{"id": release, "files": {{"deployment.json": {{}}}}}}
 print(json.dumps({{**facts, "changed": False, "chosen": chosen}}))
 """
 
 
 def start(folder: Path, known: dict[str, Any], **variables: Any) -> str:
-    """What it says, up to the moment that it would change something."""
+    """What a start says, up to the moment that it would change something."""
+    (started,) = yaml.safe_load((plays.ROOT / "playbooks" / "start.yml").read_text())
+    assert started["ansible.builtin.import_playbook"] == "rollback.yml"
+    return rollback(folder, known, **started["vars"], **variables)
+
+
+def rollback(folder: Path, known: dict[str, Any], **variables: Any) -> str:
+    """And what a rollback does."""
     library = folder / "library"
     library.mkdir(exist_ok=True)
     (folder / "facts.json").write_text(json.dumps(known))
     (library / "release_facts.py").write_text(MODULE.format(facts=str(folder / "facts.json")))
-    (started,) = yaml.safe_load((plays.ROOT / "playbooks" / "start.yml").read_text())
-    playbook = plays.ROOT / "playbooks" / started["ansible.builtin.import_playbook"]
-    (play,) = yaml.safe_load(playbook.read_text())
+    (play,) = yaml.safe_load((plays.ROOT / "playbooks" / "rollback.yml").read_text())
     *before, serves = play["tasks"]
     assert serves["ansible.builtin.import_role"]["tasks_from"] == "serve.yml"
     shown = serves["vars"]["llm_server_release"].replace("release }}", "release.id }}")
     tasks = [*before, {"ansible.builtin.debug": {"msg": f"serves: {shown}"}}]
-    written = {"hosts": "spark-01", "gather_facts": False, "vars": started["vars"], "tasks": tasks}
+    written = {"hosts": "spark-01", "gather_facts": False, "tasks": tasks}
     (folder / "play.yml").write_text(json.dumps([written]))
     done = plays.ansible(
         *("-i", "spark-01,", "-c", "local", str(folder / "play.yml")),
@@ -60,6 +65,19 @@ def test_what_an_experiment_that_was_killed_has_tried_does_not_come_to_stay(tmp_
     assert f"{CURRENT} was only tried" in said
     said = start(tmp_path, facts(releases=kept))
     assert f"serves: {CURRENT}" in said
+    assert "tried" not in said
+
+
+def test_a_rollback_goes_no_further_back_than_an_experiment_that_was_killed(tmp_path: Path) -> None:
+    kept = [{"id": name, "missing": []} for name in (CURRENT, HELD, OLDER)]
+    known = facts(releases=kept, previous=OLDER)
+    assert f"serves: {OLDER}" in rollback(tmp_path, known)
+    said = rollback(tmp_path, {**known, "held": HELD})
+    assert f"serves: {HELD}" in said
+    assert f"{CURRENT} was only tried" in said
+    # Who names a release means it.
+    said = rollback(tmp_path, {**known, "held": HELD}, rollback_to=OLDER)
+    assert f"serves: {OLDER}" in said
     assert "tried" not in said
 
 

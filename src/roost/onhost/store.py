@@ -39,6 +39,8 @@ from . import RUNTIME, atomic
 
 #: What those who look for a release call the one that is there to stay (:meth:`Store.lasting`).
 LASTING = "lasting"
+#: And the one that a rollback goes back to, where nobody names another (:meth:`Store.before`).
+BEFORE = "before"
 #: Releases that stay on the host, besides those that a link points to.
 KEPT = 5
 #: Seconds beyond its patience that a caller waits while the lock is held only by others who look
@@ -159,6 +161,15 @@ class Store:
         It serves, or is the one to which an experiment goes back from what is only tried.
         """
         return self.pointed("held") or self.pointed("current")
+
+    def before(self) -> str | None:
+        """The release that a rollback goes back to; none if there is none.
+
+        From what an experiment has only tried that is what it holds, and not what served before
+        that.
+        """
+        held = self.pointed("held")
+        return held if held and held != self.pointed("current") else self.pointed("previous")
 
     def point(self, name: str, release: str) -> None:
         """Make ``current`` or ``previous`` a release, from one moment to the next."""
