@@ -294,6 +294,7 @@ def _gate(resolved: Resolved, given: HostVars) -> Gate:
             resolved.hardware.id,
             resolved.speculation_name,
             resolved.settings.num_speculative_tokens,
+            resolved.recipe.chat_template_kwargs,
             quality.MEASURED_PROMPTS,
             quality.MEASURED_TOKENS,
         ),

@@ -240,6 +240,19 @@ def test_figures_of_another_recipe_are_no_reference(engine: Engine, tmp_path: Pa
     assert failed(checks) == []
 
 
+def test_figures_with_thinking_are_no_reference_for_those_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor are those of any other arguments of the chat template: both are asked with them."""
+    known, without = catalog.builtin(), deployment(tmp_path)
+    recipe = known.recipes[without.recipe].model_copy(
+        update={"chat_template_kwargs": {"enable_thinking": True}}
+    )
+    other = known.model_copy(update={"recipes": {**known.recipes, recipe.id: recipe}})
+    monkeypatch.setattr(catalog, "current", lambda: other)
+    assert deployment(tmp_path).gate.figures_key != without.gate.figures_key
+
+
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_key_must_be_asked_for(engine: Engine, tmp_path: Path, asks: bool) -> None:
     engine.key = "secret" if asks else None

@@ -40,7 +40,7 @@ def benchmark(speeds: dict[str, float], length: float | None) -> Benchmark:
         )
         for name, speed in speeds.items()
     ]
-    return Benchmark(suite="gate", protocol="", prompts="", complete=True, cells=cells)
+    return Benchmark(suite="gate", protocol="", prompts="own", complete=True, cells=cells)
 
 
 @pytest.mark.parametrize(
@@ -102,6 +102,54 @@ def test_a_baseline_that_is_gone_speaks_against_nobody(
     assert judging.compared(gone, there, gate) == ("", f"not compared: {gone}: no such run")
     # What was measured a moment ago must be there.
     assert judging.compared(there, gone, gate)[0].startswith(f"{gone}: no such run")
+
+
+def thinking(on: bool | None, question: str = "gate:0123456789ab") -> Benchmark:
+    """A benchmark whose prompts were rendered so, ten times as slow with it; none: not known."""
+    arguments = None if on is None else {"enable_thinking": on}
+    return benchmark({"code": 10 if on else 100}, 1.5 if on else 3.0).model_copy(
+        update={"chat_template_kwargs": arguments, "question": question}
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "against", "remark"),
+    [
+        (
+            thinking(False),
+            thinking(True),
+            "",
+            "not compared with its baseline: their prompts went through the chat template with "
+            'other arguments: {"enable_thinking": false} and {"enable_thinking": true}',
+        ),
+        (
+            thinking(False),
+            thinking(False, "gate:ba9876543210"),
+            "",
+            "not compared with its baseline: both are of gate, with other prompts, or the suite "
+            "asked otherwise: own and own",
+        ),
+        # In one from before this was kept.
+        (
+            thinking(None),
+            thinking(True),
+            "throughput of all users 0.10 of what it was, which must be 0.5; accept length 0.50 of "
+            "what it was, which must be 0.8",
+            "throughput of all users 0.10 of what it was; accept length 0.50 of what it was",
+        ),
+    ],
+)
+def test_what_was_asked_otherwise_is_not_compared(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Benchmark,
+    after: Benchmark,
+    against: str,
+    remark: str,
+) -> None:
+    monkeypatch.setattr(points, "read", {Path("before"): before, Path("after"): after}.get)
+    gate = deployment(tmp_path).gate
+    assert judging.compared(Path("before"), Path("after"), gate) == (against, remark)
 
 
 def test_what_falls_short_is_measured_once_more(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import json
 import math
 import shlex
 import statistics as plain
@@ -251,15 +250,14 @@ def _told_apart(places: Sequence[Path]) -> list[str]:
 
 
 def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
-    theirs, ours = run.benchmark, first.benchmark
-    why = f"both are of {ours.suite}, with other prompts, or the suite asked otherwise: "
-    why += f"{theirs.prompts} and {ours.prompts}"
     fix = "measure one of them again with the prompts of the other (--prompts)"
-    if theirs.renders_otherwise(ours):
-        why = "their prompts went through the chat template with other arguments: "
-        why += " and ".join(json.dumps(one.chat_template_kwargs) for one in (theirs, ours))
+    if run.benchmark.renders_otherwise(first.benchmark):
         fix = "measure one of them again with the other's chat_template_kwargs in its recipe"
-    return UsageError(f"{run.name} asked something else than {first.name}", why=why, fix=fix)
+    return UsageError(
+        f"{run.name} asked something else than {first.name}",
+        why=run.benchmark.asked_otherwise(first.benchmark),
+        fix=fix,
+    )
 
 
 def _read(folder: Path) -> Compared:

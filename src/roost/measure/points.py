@@ -8,6 +8,7 @@ chart and a comparison say the same.
 
 from __future__ import annotations
 
+import json
 import statistics as plain
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -174,6 +175,21 @@ class Benchmark(_Data):
             other.suite,
             other.protocol,
             other.prompts,
+        )
+
+    def asked_otherwise(self, other: Benchmark) -> str:
+        """In what the two did not ask the same; empty where they did, as far as that is known."""
+        if self.renders_otherwise(other):
+            arguments = [json.dumps(one.chat_template_kwargs) for one in (self, other)]
+            return (
+                "their prompts went through the chat template with other arguments: "
+                f"{' and '.join(arguments)}"
+            )
+        if self.asks_as(other):
+            return ""
+        return (
+            f"both are of {other.suite}, with other prompts, or the suite asked otherwise: "
+            f"{self.prompts} and {other.prompts}"
         )
 
     def renders_otherwise(self, other: Benchmark) -> bool:

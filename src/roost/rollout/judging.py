@@ -145,6 +145,9 @@ def compared(baseline: Path, run: Path, gate: Gate) -> tuple[str, str]:
     except RoostError as error:
         # Old runs may have been cleared away; that says nothing of the release.
         return "", f"not compared: {error.what}"
+    if otherwise := before.asked_otherwise(after):
+        # Nor does what was asked otherwise: thinking, for one, changes both figures.
+        return "", f"not compared with its baseline: {otherwise}"
     against, remarks = [], []
     for key, floor in (
         ("output_throughput", gate.speed_floor),
