@@ -6,6 +6,7 @@ paths are made absolute first, and a run that reached no host is a failure.
 
 from __future__ import annotations
 
+import os
 import signal
 import tempfile
 import threading
@@ -117,6 +118,7 @@ def run_playbook(
             event_handler=watch,
             envvars={
                 "ANSIBLE_CONFIG": str(root / "ansible.cfg"),
+                "ANSIBLE_CALLBACK_PLUGINS": _callbacks(root),
                 # Ansible sees a terminal of ansible-runner's, whatever ours is.
                 **({} if terminal.present() else {"ANSIBLE_NOCOLOR": "1"}),
                 **ansible_environment.environment(),
@@ -151,6 +153,12 @@ def run_playbook(
             fix=f"ansible-inventory -i {inventory} --graph",
         )
     return result
+
+
+def _callbacks(root: Path) -> str:
+    """Where callbacks are: ansible-runner adds its own, and ansible.cfg is not asked any more."""
+    given = os.environ.get("ANSIBLE_CALLBACK_PLUGINS")
+    return os.pathsep.join([*([given] if given else []), str(root / "plugins" / "callback")])
 
 
 @contextmanager

@@ -55,6 +55,24 @@ def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch, terminal: bo
     assert seen.get("ANSIBLE_NOCOLOR") == (None if terminal else "1")
 
 
+def test_what_a_run_imports_beforehand_is_found_beside_the_user_s_callbacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """ansible-runner names a folder of callbacks itself, so ansible.cfg's is asked no more."""
+    seen: dict[str, Any] = {}
+
+    def runs(**options: Any) -> Any:
+        seen.update(options["envvars"])
+        return run("successful")(**options)
+
+    monkeypatch.setattr(ansible_runner, "run", runs)
+    monkeypatch.setenv("ANSIBLE_CALLBACK_PLUGINS", "/their/own")
+    fleet.run_playbook("deploy", INVENTORY)
+    theirs, ours = seen["ANSIBLE_CALLBACK_PLUGINS"].split(":")
+    assert theirs == "/their/own"
+    assert (Path(ours) / "preload.py").is_file()
+
+
 def event(kind: str, host: str, task: str, **result: Any) -> dict[str, Any]:
     return {"event": kind, "event_data": {"host": host, "task": task, "res": result}}
 
