@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import re
 import string
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -21,7 +23,7 @@ from roost import commandline, yamlfile
 from roost.catalog import Catalog
 from roost.catalog_schema import Recipe
 from roost.commandline import Read
-from roost.errors import UsageError
+from roost.errors import RoostError, UsageError
 from roost.pins import Image, Repository, Revision
 from roost.yamlfile import Document
 
@@ -130,6 +132,25 @@ class Draft:
     lost: list[str]
 
 
+@contextmanager
+def _as_given() -> Iterator[None]:
+    """What is wrong with a file that the user named is a mistake in the command."""
+    try:
+        yield
+    except RoostError as error:
+        raise UsageError(error.what, why=error.why, fix=error.fix) from None
+
+
+def read(path: Path) -> Document:
+    """Read the other tool's file.
+
+    Raises:
+        UsageError: As :func:`roost.yamlfile.read`.
+    """
+    with _as_given():
+        return yamlfile.read(path)
+
+
 def draft(
     document: Document, known: Catalog, form: Format | None = None, recipe_id: str | None = None
 ) -> Draft:
@@ -142,10 +163,11 @@ def draft(
         recipe_id: Of the draft; none: from its name, or the file's.
 
     Raises:
-        RoostError: It is no such recipe, or nothing can be made of it; naming file, key, value
+        UsageError: It is no such recipe, or nothing can be made of it; naming file, key, value
             and reason.
     """
-    foreign = yamlfile.validate(document, _Foreign)
+    with _as_given():
+        foreign = yamlfile.validate(document, _Foreign)
     try:
         form = _form(foreign, form)
         read = commandline.read(_commands(foreign, form), known.engines)

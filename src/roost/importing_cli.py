@@ -34,7 +34,7 @@ def import_(file: Path, form: Format | None, recipe_id: str | None, output: Path
 
     What could not be carried over is listed; nothing of FILE is executed or fetched.
     """
-    from roost import catalog, importing, yamlfile
+    from roost import catalog, importing
 
     if output is not None and output.suffix != ".yml":
         raise UsageError(
@@ -44,7 +44,7 @@ def import_(file: Path, form: Format | None, recipe_id: str | None, output: Path
     recipe_id = recipe_id or (output.stem if output else None)
     if output is not None and recipe_id != output.stem:
         raise UsageError(f"{output}: a recipe {recipe_id!r} must be in {recipe_id}.yml")
-    draft = importing.draft(yamlfile.read(file), catalog.current(), form, recipe_id)
+    draft = importing.draft(importing.read(file), catalog.current(), form, recipe_id)
     if output is None:
         click.echo(draft.text, nl=False)
     else:

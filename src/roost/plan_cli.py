@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from roost import options, printing
-from roost.errors import RefusedError, RoostError, UsageError
+from roost.errors import RefusedError, UsageError
 from roost.hosts import HostFacts
 
 
@@ -173,7 +173,7 @@ def _hosts(
     """Plan an inventory; whether a host is refused.
 
     Raises:
-        RoostError: None is refused, and some could not be planned.
+        UsageError: None is refused, and some could not be planned.
     """
     from roost import catalog
     from roost import inventory as inventories
@@ -207,30 +207,30 @@ def _host_facts(path: Path) -> HostFacts:
     """Facts of one host, as ``roost probe --json`` prints them.
 
     Raises:
-        RoostError: The file is no such thing, or has several hosts or none that was probed.
+        UsageError: The file is no such thing, or has several hosts or none that was probed.
     """
     from pydantic import ValidationError
 
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RoostError(f"{path}: cannot be read as JSON", why=str(error)) from None
+        raise UsageError(f"{path}: cannot be read as JSON", why=str(error)) from None
     if isinstance(data, list):
         if len(data) != 1:
-            raise RoostError(
+            raise UsageError(
                 f"{path}: holds {len(data)} hosts", fix="probe one: roost probe HOST --json"
             )
         data = data[0]
     if isinstance(data, dict) and "facts" in data:
         if data["facts"] is None:
-            raise RoostError(f"{path}: the host was not probed", why=str(data.get("error") or ""))
+            raise UsageError(f"{path}: the host was not probed", why=str(data.get("error") or ""))
         data = data["facts"]
     try:
         return HostFacts.model_validate(data)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "(the whole file)"
-        raise RoostError(
+        raise UsageError(
             f"{path}: is not what `roost probe HOST --json` prints",
             why=f"{key}: {first['msg']}",
         ) from None

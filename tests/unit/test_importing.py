@@ -279,6 +279,27 @@ def test_what_a_user_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: [", ":2: "),
+        (b"- a\n", ":1: (the whole file): must be a mapping of keys"),
+        (b"a: \xff", ": is not UTF-8 text"),
+        (b"command: 7\n", ":1: command: is int 7 because it is not quoted"),
+        (b"#" * 1_000_001, ": 1000001 bytes, which no file of this kind needs"),
+    ],
+    ids=lambda value: value[:12],
+)
+def test_a_file_that_is_no_recipe_is_the_user_s_mistake(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "their.yaml"
+    path.write_bytes(content)
+    done = CliRunner().invoke(import_, [str(path)])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception).startswith(f"{path}{message}")
+
+
+@pytest.mark.parametrize(
     ("says", "told"),
     [
         ("mode: cluster", True),
