@@ -120,6 +120,8 @@ def of_inventory(
     locks: set[Path] = set()
     for host in inventories.load(path).hosts.values():
         given = site.from_variables(host.name, host.variables)
+        if lock_file is None:
+            given.require_lock(host.name, root)
         where = lock_file or given.lock_path(root)
         locks.add(where)
         found.append(

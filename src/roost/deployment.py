@@ -153,6 +153,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     known = catalog_module.current()
     given = site.from_variables(host, variables)
     names.require(given.accept_findings, known, f"{host}: roost_accept_findings")
+    given.require_lock(host, root)
     lock_path = given.lock_path(root)
     overrides = given.overrides(host)
     locked = lock.read(lock_path)

@@ -31,6 +31,7 @@ from roost.errors import RefusedError, UsageError
 from roost.lock import Lock
 from roost.pins import Image, Repository, Revision
 from roost.references import split_mirror, split_registry
+from roost.root import default_lock_file
 from roost.settings import Settings, merge
 
 #: The one name of roost's container on a host.
@@ -207,6 +208,16 @@ class Resolved(BaseModel):
     model: Weights
     drafter: Weights | None
     served_name: str
+    lock_file: str | None = Field(description="where a lock was looked for; none: nowhere")
+    lock_missing: bool = Field(description="there is none")
+
+    @property
+    def lock_command(self) -> str:
+        """What pins the recipe in the lock that was looked in."""
+        words = ["roost", "lock", self.recipe.id]
+        if self.lock_file not in {None, str(default_lock_file())}:
+            words += ["--lock-file", str(self.lock_file)]
+        return shlex.join(words)
 
 
 def build(
@@ -360,6 +371,8 @@ def build(
         model=model,
         drafter=drafter,
         served_name=served_name,
+        lock_file=str(lock.file) if lock.file else None,
+        lock_missing=lock.missing,
     )
 
 
@@ -519,10 +532,10 @@ def require_resolved(resolved: Resolved, *, allow_unlocked: bool = False) -> Non
         return
     why, fixes = [], []
     if weights or not resolved.image.build:
-        why.append("a branch or tag can mean something else tomorrow")
+        why.append("a branch or tag can mean something else tomorrow" + _looked_in(resolved))
         fixes.append(
             "run `roost lock -i INVENTORY` and deploy again "
-            f"(without an inventory: `roost lock {resolved.recipe.id}`)"
+            f"(without an inventory: `{resolved.lock_command}`)"
         )
     if weights and allow_unlocked:
         why.append("roost_allow_unlocked is for images: weights are kept on a host by their commit")
@@ -538,6 +551,15 @@ def require_resolved(resolved: Resolved, *, allow_unlocked: bool = False) -> Non
         why="; ".join(why),
         fix="\n  ".join(fixes),
     )
+
+
+def _looked_in(resolved: Resolved) -> str:
+    """Which lock does not say what a name means, as the end of a sentence."""
+    if resolved.lock_file is None:
+        return ""
+    if resolved.lock_missing:
+        return f", and there is no lock {resolved.lock_file}"
+    return f", and {resolved.lock_file} does not say what it means now"
 
 
 def argv(spec: LaunchSpec) -> list[str]:

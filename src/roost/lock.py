@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import yaml
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from roost import atomic, yamlfile
 from roost.errors import RoostError, UsageError
@@ -84,6 +84,22 @@ class Lock(Strict):
     version: int = VERSION
     models: dict[str, dict[str, LockedModel]] = {}
     images: dict[str, dict[str, LockedImage]] = {}
+    _file: Path | None = PrivateAttr(None)
+    _there: bool = PrivateAttr(True)
+
+    @property
+    def file(self) -> Path | None:
+        """Where it was looked for; none: it was not read from a file."""
+        return self._file
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is empty because there is no such file."""
+        return not self._there
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both say the same, wherever they stand."""
+        return isinstance(other, Lock) and self.__dict__ == other.__dict__
 
     def model(self, repository: Repository) -> LockedModel | None:
         """The entry of a repository at the revision its recipe names, if there is one."""
@@ -95,13 +111,18 @@ class Lock(Strict):
 
 
 def read(path: Path) -> Lock:
-    """Read a lock; a file that does not exist is an empty lock.
+    """Read a lock; a file that does not exist is an empty lock, which says that it is missing.
 
     Raises:
         RoostError: The file is damaged or of another version.
     """
-    if not path.exists():
-        return Lock()
+    there = path.exists()
+    found = _read(path) if there else Lock()
+    found._file, found._there = path, there
+    return found
+
+
+def _read(path: Path) -> Lock:
     document = yamlfile.read(path)
     if document.data is None:
         return Lock()

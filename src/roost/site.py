@@ -190,6 +190,20 @@ class HostVars(Strict):
         """The lock file, with a relative name taken from the repository root."""
         return root / self.lock_file
 
+    def require_lock(self, host: str, root: Path) -> None:
+        """Nothing, or that the inventory names a lock that is not there.
+
+        Raises:
+            UsageError: Naming host, variable and file.
+        """
+        path = self.lock_path(root)
+        if "lock_file" in self.model_fields_set and not path.exists():
+            raise UsageError(
+                f"{host}: roost_lock_file: {path}: no such file",
+                why="what the names in a recipe mean is read from there",
+                fix="correct the name, or write it: roost lock -i INVENTORY",
+            )
+
     def overrides(self, host: str) -> Settings:
         """``roost_settings``, validated."""
         return settings_module.from_mapping(self.settings, f"{host}: roost_settings")

@@ -256,6 +256,11 @@ def test_only_what_an_inventory_deploys(tmp_path: Path) -> None:
     # From the hub and the registry, not from the mirror that is to serve it.
     assert (contents.hub, contents.registry) == (None, None)
     assert [one.repository for one in contents.images] == ["ghcr.io/org/engine"]
+    path.rename(tmp_path / "elsewhere.yml")
+    with pytest.raises(UsageError, match=f"x: roost_lock_file: {path}: no such file"):
+        bundle.of_inventory(tmp_path / "hosts.yml")
+    other = bundle.of_inventory(tmp_path / "hosts.yml", lock_file=tmp_path / "elsewhere.yml")
+    assert other.weights == contents.weights
 
 
 @pytest.mark.usefixtures("own")

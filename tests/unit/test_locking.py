@@ -80,6 +80,7 @@ def write(folder: Path, **changes: Any) -> None:
 
 
 def deploy(folder: Path, lock_file: Path, **variables: Any) -> deployment.Deployment:
+    lock_file.touch()  # without an entry, where nothing has written it
     given = {"roost_hardware": "gb10", "roost_recipe": "mine", "roost_lock_file": str(lock_file)}
     given.update({f"roost_{name}": value for name, value in variables.items()})
     return deployment.from_variables("host-01", given, folder)

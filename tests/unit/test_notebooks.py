@@ -210,6 +210,7 @@ def test_what_is_asked_of_the_notebook_on_the_command_line(engine: Engine, tmp_p
 @pytest.mark.usefixtures("engine")
 def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path) -> None:
     document = yaml.safe_load((tmp_path / "hosts.yml").read_text())
+    (tmp_path / "empty.yml").touch()
     document["all"]["hosts"]["spark-02"] = {"roost_lock_file": str(tmp_path / "empty.yml")}
     document["all"]["hosts"]["spark-03"] = {"roost_prot": 8001}
     (tmp_path / "hosts.yml").write_text(yaml.safe_dump(document))
@@ -279,6 +280,7 @@ class Meeting(list[dict[str, Any]]):
 def test_the_playbook_verifies_all_hosts_at_a_time(engine: Engine, tmp_path: Path) -> None:
     engine.requests = Meeting()
     change(tmp_path, "spark-02", roost_settings={"max_model_len": 1024})
+    (tmp_path / "empty.yml").touch()
     change(tmp_path, "spark-03", roost_lock_file=str(tmp_path / "empty.yml"))
     kept = tmp_path / "runs"
     done = play(tmp_path, "-e", f"verify_runs={kept}", "-e", "verify_long_context=0")

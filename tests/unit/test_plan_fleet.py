@@ -16,6 +16,7 @@ from roost.hub import HubUnavailableError
 from roost.inventory import Connection, Host, Inventory
 from roost.launch import Weights
 from roost.plan import fleet
+from roost.plan.finding import Finding
 from roost.plan.fleet import HostPlan
 from roost.plan_cli import plan
 
@@ -91,15 +92,32 @@ def test_findings_are_accepted_by_a_host_or_for_all_of_them(tmp_path: Path) -> N
 
 def test_a_lock_of_the_host_s_own_is_heeded(tmp_path: Path) -> None:
     write_lock(tmp_path / "other.yml")
+    (tmp_path / "empty.yml").touch()
     cpu = {"hardware": "cpu", "recipe": "smollm2-135m"}
-    made = planned(tmp_path, inventory(a=cpu, b={**cpu, "lock_file": "other.yml"}))
+    given = inventory(
+        a=cpu,
+        b={**cpu, "lock_file": "other.yml"},
+        c={**cpu, "lock_file": "empty.yml"},
+        d={**cpu, "lock_file": "ohter.yml"},
+    )
+    made = planned(tmp_path, given)
 
-    def pinned(host: str) -> bool:
+    def unpinned(host: str) -> Finding | None:
         found = made[host].plan
         assert found is not None
-        return "not-pinned" not in {finding.id for finding in found.findings}
+        return next((one for one in found.findings if one.id == "not-pinned"), None)
 
-    assert (pinned("a"), pinned("b")) == (False, True)
+    default, other, empty, misspelt = map(unpinned, "abcd")
+    assert other is None
+    assert default
+    assert empty
+    assert misspelt
+    missing = f"there is no lock {tmp_path}/"
+    assert (default.source, empty.source) == (f"{tmp_path}/roost.lock.yml", f"{tmp_path}/empty.yml")
+    assert default.why.startswith(f"{missing}roost.lock.yml; a branch")
+    assert misspelt.why.startswith(f"{missing}ohter.yml; a branch")
+    assert missing not in empty.why
+    assert empty.fix.endswith(f"roost lock smollm2-135m --lock-file {tmp_path}/empty.yml")
 
 
 def test_a_wrong_variable_costs_one_host_its_plan(tmp_path: Path) -> None:

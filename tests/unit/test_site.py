@@ -71,8 +71,22 @@ def test_variables_of_others_are_ignored() -> None:
 
 
 def test_deployment_without_lock_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="is not pinned"):
+    with pytest.raises(RefusedError, match="is not pinned") as caught:
         from_variables("h", CPU, tmp_path)
+    assert caught.value.why.endswith(f", and there is no lock {tmp_path}/roost.lock.yml")
+    (tmp_path / "own.yml").touch()
+    with pytest.raises(RefusedError, match="is not pinned") as caught:
+        from_variables("h", {**CPU, "roost_lock_file": "own.yml"}, tmp_path)
+    assert f", and {tmp_path}/own.yml does not say" in caught.value.why
+    assert f"roost lock smollm2-135m --lock-file {tmp_path}/own.yml" in caught.value.fix
+
+
+def test_a_lock_that_is_named_and_not_there_is_a_wrong_variable(tmp_path: Path) -> None:
+    """Also of a recipe that pins all by itself: what is misspelt would never be read."""
+    with pytest.raises(UsageError) as caught:
+        from_variables("h", {**CPU, "roost_lock_file": "ohter.yml"}, tmp_path)
+    assert caught.value.what == f"h: roost_lock_file: {tmp_path}/ohter.yml: no such file"
+    assert "roost lock -i INVENTORY" in caught.value.fix
 
 
 def test_deployment_has_what_roles_need(tmp_path: Path) -> None:

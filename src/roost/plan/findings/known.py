@@ -96,20 +96,26 @@ def bounds(s: Subject) -> Iterator[Finding]:
 
 
 def not_pinned(s: Subject) -> Iterator[Finding]:
-    """A branch, tag or short commit that no lock has resolved."""
-    spec = s.resolved.spec
-    if not spec.unresolved:
+    """A branch, tag or short commit that no lock has resolved, or no lock at all."""
+    spec, missing = s.resolved.spec, s.resolved.lock_missing
+    if not spec.unresolved and not missing:
         return
-    fixes = (
-        [f"roost lock -i INVENTORY, or roost lock {s.resolved.recipe.id}"] if spec.lockable else []
-    )
+    summary, why = "sizes of what is pinned are not known", []
+    if missing:
+        why.append(f"there is no lock {s.resolved.lock_file}")
+    if spec.unresolved:
+        summary = "not pinned yet: " + ", ".join(spec.unresolved)
+        why.append("a branch or tag can mean something else tomorrow")
+        why.append("a deploy refuses what is not locked")
+    lockable = spec.lockable or not spec.unresolved
+    fixes = [f"roost lock -i INVENTORY, or {s.resolved.lock_command}"] if lockable else []
     yield Finding(
         id="not-pinned",
         severity="info",
-        summary="not pinned yet: " + ", ".join(spec.unresolved),
-        why="a branch or tag can mean something else tomorrow; a deploy refuses what is not locked",
+        summary=summary,
+        why="; ".join(why),
         fix="; ".join([*fixes, *([spec.build] if spec.build else [])]),
-        source="roost.lock.yml",
+        source=s.resolved.lock_file or "no lock was given",
     )
 
 

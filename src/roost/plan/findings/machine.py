@@ -66,7 +66,7 @@ def image_platform(s: Subject) -> Iterator[Finding]:
             summary=f"the image is not built for {wanted}",
             why="its manifest lists " + ", ".join(built_for),
             fix="name an image that is: image=repository@sha256:…",
-            source="roost.lock.yml",
+            source=s.resolved.lock_file or "its manifest",
         )
 
 
