@@ -89,7 +89,7 @@ def compare_choices(
     show_default=True,
     help="Points to try at most.",
 )
-@click.option("--hours", type=click.FloatRange(min=0), help="Begin no point after so long.")
+@click.option("--hours", type=options.Finite(min=0), help="Begin no point after so long.")
 @click.option("--users", type=int, help="Choose for so many at a time (default: the suite's most).")
 @options.tolerance
 @options.runs_dir

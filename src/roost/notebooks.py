@@ -27,7 +27,7 @@ from roost import inventory as inventories
 
 # After papermill's own engines: importing it registers roost's (see there).
 from roost import papermill_engine, runs, terminal
-from roost.errors import RoostError, UsageError
+from roost.errors import RefusedError, RoostError, UsageError
 from roost.inventory import Host
 from roost.root import repository_root
 from roost.runs import Result
@@ -40,7 +40,10 @@ _GLANCE_S = 1.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """One host's run: its result, or the error that kept it from having one."""
+    """One host's run: its result, or the error that kept it from having one.
+
+    A run that was refused before it began has no folder: the path is where it would have been.
+    """
 
     host: str
     folder: Path
@@ -154,8 +157,11 @@ def execute_all(
     runs_dir: Path | None = None,
     jobs: int = DEFAULT_JOBS,
     progress: Callable[[str, str], None] | None = None,
+    require_one: bool = False,
 ) -> Iterator[Outcome]:
     """Run a notebook for hosts of an inventory, several at a time; outcomes come as they finish.
+
+    Hosts that the notebook would refuse come first, and nothing is started for them.
 
     Args:
         name: Of the notebook.
@@ -167,13 +173,27 @@ def execute_all(
         runs_dir: Where runs are kept, by default ``runs`` in the repository.
         jobs: How many at a time.
         progress: Is told a host and the newest line of a run's progress file.
+        require_one: Whether it is an error of the whole that every host is refused.
 
     Raises:
         UsageError: No such inventory or host, before anything runs.
+        RoostError: Every host is refused, where that was asked for.
     """
     loaded = inventories.load(inventory, limit)
     chosen = [loaded.host(name) for name in dict.fromkeys(hosts)] or list(loaded.hosts.values())
     parent = (runs_dir or repository_root() / "runs").absolute()
+    given = {
+        host.name: {**(parameters or {}), **(each or {}).get(host.name, {})} for host in chosen
+    }
+    refused = dict(_refused(name, chosen, given))
+    if require_one and len(refused) == len(chosen):
+        raise _all_refused(refused)
+    for host in chosen:
+        if error := refused.get(host.name):
+            folder = parent / runs.folder_name(host.name, _recipe(host))
+            told = RoostError(error.what, why=error.why, fix=error.fix)
+            yield Outcome(host.name, folder, error=told)
+    chosen = [host for host in chosen if host.name not in refused]
     todo = [(host, runs.new_folder(parent, host.name, _recipe(host))) for host in chosen]
     # Not fork: this process may have threads (a progress display, an SSH connection).
     context = multiprocessing.get_context("spawn")
@@ -183,12 +203,7 @@ def execute_all(
             pool.submit(
                 _execute_one,
                 name,
-                {
-                    **(parameters or {}),
-                    **(each or {}).get(host.name, {}),
-                    "inventory": str(loaded.path),
-                    "host": host.name,
-                },
+                {**given[host.name], "inventory": str(loaded.path), "host": host.name},
                 folder,
             ): (host.name, folder)
             for host, folder in todo
@@ -214,6 +229,36 @@ def execute_all(
                 with suppress(OSError):  # one that had begun has something in it
                     folder.rmdir()
             raise
+
+
+def _refused(
+    name: str, hosts: Iterable[Host], given: Mapping[str, Mapping[str, Any]]
+) -> Iterator[tuple[str, RoostError]]:
+    # Workers, which import this module too, need none of it.
+    from roost.measure import beforehand
+
+    for host in hosts:
+        try:
+            beforehand.require(name, host, given[host.name])
+        except RoostError as error:
+            yield host.name, error
+
+
+def _all_refused(refused: Mapping[str, RoostError]) -> RoostError:
+    """One message for all hosts: a mistake in the command is every host's."""
+    alike: dict[str, list[str]] = {}
+    for host, error in refused.items():
+        said = " ".join(str(error).split()).removeprefix(f"{host}: ")
+        alike.setdefault(said, []).append(host)
+    if len(alike) == 1:
+        return next(iter(refused.values()))
+    # As a plan of several hosts does: that something would not run counts most.
+    worst = max(error.exit_code for error in refused.values())
+    kind = next(one for one in (RefusedError, UsageError, RoostError) if one.exit_code == worst)
+    return kind(
+        f"{', '.join(refused)}: every host is refused; nothing was started",
+        why="\n  ".join(f"{', '.join(hosts)}: {said}" for said, hosts in alike.items()),
+    )
 
 
 def _end_with_parent() -> None:

@@ -56,7 +56,7 @@ def _over_hosts(jobs: int) -> Callable[[Callable[..., None]], Callable[..., None
 )
 @click.option(
     "--long-context-seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=options.Finite(min=0, min_open=True),
     default=900,
     show_default=True,
     help="Time that it may take.",
@@ -142,13 +142,11 @@ def bench(suite: str, prompts: Path | None, **given: Any) -> None:
     notebooks/benchmark.ipynb for every host and exits 1 where a figure cannot be believed or the
     suite was not measured to its end; what was measured stays in the run's folder.
     """
-    from roost.measure import suites
+    from roost.measure.benchmark import planning
 
-    # Once here, so that a mistake is refused before a kernel starts for each host.
-    suites.suite(suite)
-    if prompts:
-        suites.read_prompts(prompts)
     parameters = {"suite": suite, "prompts": str(prompts.absolute()) if prompts else None}
+    # Without a look at the inventory, which takes a while.
+    planning.plan(**parameters)
     _execute("benchmark", parameters, "not measured", **given)
 
 
@@ -261,6 +259,7 @@ def _execute(
             limit=limit,
             parameters=parameters,
             progress=display.say,
+            require_one=True,
             **given,
         ):
             outcomes.append(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -26,6 +27,18 @@ class _InventoryPath(click.Path):
         if not str(value).strip():
             self.fail("it is empty: is a variable of the shell unset?", parameter, context)
         return super().convert(value, parameter, context)
+
+
+class Finite(click.FloatRange):
+    """A number within a range: NaN is within every one, and infinity within one without an end."""
+
+    def convert(
+        self, value: Any, parameter: click.Parameter | None, context: click.Context | None
+    ) -> float:
+        number: float = super().convert(value, parameter, context)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number.", parameter, context)
+        return number
 
 
 inventory_path = _InventoryPath(path_type=Path)
@@ -98,7 +111,7 @@ prompts = click.option(
 )
 tolerance = click.option(
     "--tolerance",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Finite(0, 1, max_open=True),
     default=0.05,
     show_default=True,
     help="A gap that is too small to care about, as a fraction.",

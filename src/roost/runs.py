@@ -265,17 +265,31 @@ def start(
     text("host", host)
     started = dt.datetime.now(dt.UTC)
     chosen = inventories.load(inventory).host(host)
-    changed = mapping("variables", variables)
-    if release is not None:
-        resolved = _released(first_place(text("release", release)))
-    else:
-        given = {**chosen.variables, **changed}
-        resolved = deployment.from_variables(host, given, repository_root())
+    resolved = resolve(chosen, release=release, variables=variables)
     if run_dir is not None:
         folder = given_folder(run_dir, resumed=resumed)
     else:
         folder = new_folder(kept_in(runs_dir), host, resolved.recipe)
-    return Run(notebook, folder, chosen, resolved, started, trial=bool(changed))
+    trial = bool(mapping("variables", variables))
+    return Run(notebook, folder, chosen, resolved, started, trial=trial)
+
+
+def resolve(host: Host, *, release: Any = None, variables: Any = None) -> Deployment:
+    """What a run on a host is of; makes nothing.
+
+    Args:
+        host: Of an inventory.
+        release: As :func:`start` takes it.
+        variables: As :func:`start` takes them.
+
+    Raises:
+        UsageError: One of these is wrong, or a variable of the host.
+        RefusedError: The recipe does not run there, or something is not pinned.
+    """
+    changed = mapping("variables", variables)
+    if release is not None:
+        return _released(first_place(text("release", release)))
+    return deployment.from_variables(host.name, {**host.variables, **changed}, repository_root())
 
 
 def _released(file: Path) -> Deployment:
@@ -317,6 +331,12 @@ def kept_in(runs_dir: Any) -> Path:
     return repository_root() / expanded(text("runs_dir", runs_dir))
 
 
+def folder_name(host: str, recipe: str, now: dt.datetime | None = None) -> str:
+    """What the folder of a run is called that begins now."""
+    stamp = (now or dt.datetime.now(dt.UTC)).strftime("%Y%m%dT%H%M%SZ")
+    return re.sub(r"[^\w.+-]", "_", f"{stamp}-{host}-{recipe}")
+
+
 def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None = None) -> Path:
     """Make and return a folder that no other run has.
 
@@ -324,8 +344,7 @@ def new_folder(runs_dir: Path, host: str, recipe: str, now: dt.datetime | None =
         RoostError: It cannot be made, or ``runs_dir`` is none and cannot be.
     """
     _make(runs_dir)
-    stamp = (now or dt.datetime.now(dt.UTC)).strftime("%Y%m%dT%H%M%SZ")
-    name = re.sub(r"[^\w.+-]", "_", f"{stamp}-{host}-{recipe}")
+    name = folder_name(host, recipe, now)
     for attempt in range(1, 1000):
         folder = runs_dir / (name if attempt == 1 else f"{name}-{attempt}")
         try:

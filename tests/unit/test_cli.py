@@ -115,6 +115,14 @@ def test_show_argv_and_docker(tmp_path: Path) -> None:
         (["deploy", "-i", "inventory/lab", "-K"], 2, "no password to read"),
         (["verify", "-i", "inventory/lab", "--long-context", "500"], 2, "512 or more"),
         (["bench", "-i", "inventory/lab", "--suite", "gate", "--prompts", __file__], 2, "neither"),
+        (["verify", "-i", "inventory/lab", "--long-context-seconds", "inf"], 2, "no finite number"),
+        (["fleet", "-i", "inventory/lab", "--tolerance", "nan"], 2, "no finite number"),
+        (["compare", "a", "b", "--tolerance", "NaN"], 2, "no finite number"),
+        (
+            ["tune", "-i", "x", "--host", "h", "--suite", "smoke", "--hours", "inf"],
+            2,
+            "no finite number",
+        ),
     ],
 )
 def test_mistakes(tmp_path: Path, words: list[str], code: int, message: str) -> None:

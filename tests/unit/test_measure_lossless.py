@@ -13,7 +13,7 @@ from tests.unit.stand_in_engine import OTHER
 from tests.unit.test_measure_verify import Site, make_site  # noqa: F401  # a fixture
 
 from roost import runs
-from roost.errors import RoostError, UsageError
+from roost.errors import UsageError
 from roost.measure import lossless, verify
 from roost.measure.checks import Evidence
 from roost.measure.lossless import Greedy, Token
@@ -206,7 +206,7 @@ def test_references_that_are_none(
     site = with_speculation(make_site, tmp_path)
 
     def refused(named: object, deployment: object = site.deployment) -> str:
-        with pytest.raises(RoostError) as caught:
+        with pytest.raises(UsageError) as caught:
             verify.options(deployment, reference=named, runs_dir=tmp_path / "runs")  # type: ignore[arg-type]
         return str(caught.value)
 

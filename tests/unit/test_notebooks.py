@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import nbformat
 import pytest
 import yaml
@@ -24,9 +25,10 @@ from tests.unit.test_measure_compare import result
 
 from roost import notebooks, notebooks_cli, papermill_engine, runs
 from roost.deployment import from_variables
-from roost.errors import RoostError, UsageError
+from roost.errors import RefusedError, RoostError, UsageError
 
 ROOT = Path(__file__).parents[2]
+BENCH, SMOKE = notebooks_cli.bench, ["--suite", "smoke"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -201,10 +203,104 @@ def test_what_is_asked_of_the_notebook_on_the_command_line(engine: Engine, tmp_p
     assert failed == {"pool_tokens": "not seen", "pool_concurrency": "not seen"}
     assert not any("Zubrowka" in str(body) for body in engine.requests)
 
-    done = CliRunner().invoke(notebooks_cli.verify, [*command, "--reference", "nowhere"])
-    assert done.exit_code == 1
-    assert "reference nowhere: no such run" in done.output
-    assert "Traceback" not in done.output
+
+@pytest.mark.usefixtures("engine")
+def test_a_notebook_checks_its_parameters_by_itself(tmp_path: Path) -> None:
+    """Whoever runs papermill has no verb that has looked at them."""
+    given = {**parameters(tmp_path), "reference": "nowhere"}
+    with pytest.raises(RoostError, match="reference nowhere: no such run"):
+        notebooks.execute("verify", given, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def nothing_starts(
+    engine: Engine,  # noqa: ARG001  # it writes the inventory
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
+    """The inventory; a kernel that is started all the same fails the test, as does a folder."""
+
+    def start(*_: object, **__: object) -> None:
+        raise AssertionError("a kernel would be started")
+
+    monkeypatch.setattr(notebooks, "ProcessPoolExecutor", start)
+    return tmp_path / "hosts.yml"
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "variables", "kind", "message"),
+    [
+        (notebooks_cli.verify, [], {"roost_lock_file": "lock"}, RefusedError, "is not pinned"),
+        (BENCH, SMOKE, {"roost_lock_file": "lock"}, RefusedError, "is not pinned"),
+        (notebooks_cli.verify, [], {"roost_prot": 1}, UsageError, "did you mean roost_port?"),
+        (BENCH, SMOKE, {"roost_recipe": "smol"}, UsageError, "is not in the catalogue"),
+        (
+            notebooks_cli.verify,
+            ["--reference", "nowhere"],
+            {},
+            UsageError,
+            "reference nowhere: no such run",
+        ),
+        (
+            notebooks_cli.verify,
+            ["--reference", "notebooks"],
+            {},
+            UsageError,
+            "no finished run",
+        ),
+        (
+            notebooks_cli.verify,
+            ["--long-context-seconds", "86401"],
+            {},
+            UsageError,
+            "parameter long_context_seconds is 86401.0",
+        ),
+    ],
+)
+def test_what_no_host_can_run_is_one_message_before_anything_starts(
+    nothing_starts: Path,
+    verb: click.Command,
+    options: list[str],
+    variables: dict[str, object],
+    kind: type[RoostError],
+    message: str,
+) -> None:
+    if "roost_lock_file" in variables:
+        variables = {"roost_lock_file": str(nothing_starts.with_name("empty.yml"))}
+        nothing_starts.with_name("empty.yml").touch()
+    document = yaml.safe_load(nothing_starts.read_text())
+    document["all"]["vars"] |= variables
+    document["all"]["hosts"] = {"spark-01": {}}
+    nothing_starts.write_text(yaml.safe_dump(document))
+    kept = nothing_starts.with_name("runs")
+    done = CliRunner().invoke(verb, ["-i", str(nothing_starts), *options, "--runs", str(kept)])
+    assert type(done.exception) is kind
+    assert done.exception.exit_code in {2, 3}
+    assert message in str(done.exception)
+    assert any(word in str(done.exception) for word in ("  fix: ", "did you mean"))
+    assert done.output == ""
+    assert not kept.exists()
+
+
+def test_hosts_that_are_refused_alike_are_told_once(nothing_starts: Path) -> None:
+    command = ["-i", str(nothing_starts), "--runs", str(nothing_starts.with_name("runs"))]
+    done = CliRunner().invoke(notebooks_cli.verify, [*command, "--reference", "nowhere", "--json"])
+    assert isinstance(done.exception, UsageError)
+    assert str(done.exception).count("no such run") == 1
+    assert done.stdout == ""
+
+    nothing_starts.with_name("empty.yml").touch()
+    change(nothing_starts.parent, "spark-02", roost_lock_file=f"{nothing_starts.parent}/empty.yml")
+    change(nothing_starts.parent, "spark-03", roost_prot=8001)
+    change(nothing_starts.parent, "spark-01", roost_recipe="nothing")
+    done = CliRunner().invoke(notebooks_cli.verify, command)
+    assert isinstance(done.exception, RefusedError)
+    what, *reasons = str(done.exception).splitlines()
+    assert what.startswith("spark-01, spark-02, spark-03: every host is refused")
+    assert "spark-01: recipe 'nothing' is not in the catalogue" in reasons[0]
+    assert "spark-02: smollm2-135m on cpu is not pinned" in reasons[1]
+    assert "spark-03: " in reasons[2]
 
 
 @pytest.mark.usefixtures("engine")
@@ -220,7 +316,7 @@ def test_a_host_that_cannot_be_resolved_does_not_stop_the_others(tmp_path: Path)
     )
     assert done.exit_code == 1
     said = " ".join(done.output.split())
-    assert "spark-02: not verified verify.ipynb: smollm2-135m on cpu is not pinned" in said
+    assert "spark-02: not verified smollm2-135m on cpu is not pinned" in said
     assert "fix: run `roost lock -i INVENTORY`" in said
     assert "spark-03: not verified" in said
     assert "did you mean roost_port?" in said

@@ -97,8 +97,8 @@ def read(named: Any, home: Path, wanted: dict[str, Any]) -> Reference:
         wanted: Identity of what is to be compared with it.
 
     Raises:
-        UsageError: There is no such run, it did not pass, it keeps no answers, or they are of
-            something else.
+        UsageError: There is no such run, it is not finished or did not pass, it keeps no answers,
+            or they are of something else.
     """
     name = runs.text("reference", named)
     folder = next((path for path in (*places(name), home / name) if path.is_dir()), None)
@@ -108,7 +108,15 @@ def read(named: Any, home: Path, wanted: dict[str, Any]) -> Reference:
             why=f"it is no folder, and there is none of this name in {home}",
             fix=f"ls {home}",
         )
-    if not runs.read(folder).ok:
+    try:
+        passed = runs.read(folder).ok
+    except RoostError as error:
+        raise UsageError(
+            f"reference {name}: {error.what}",
+            why=error.why,
+            fix="name the folder of a verification that came to its end",
+        ) from None
+    if not passed:
         raise UsageError(f"reference {name}: did not pass itself", fix="verify that host again")
     try:
         found = Reference.model_validate_json(kept_files.read(folder / FILE))
