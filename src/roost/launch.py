@@ -33,6 +33,7 @@ from roost.pins import Image, Repository, Revision
 from roost.references import split_mirror, split_registry
 from roost.root import default_lock_file
 from roost.settings import Settings, merge
+from roost.site import Site
 
 #: The one name of roost's container on a host.
 CONTAINER = onhost.NAME
@@ -49,23 +50,6 @@ DRAFTER_PATH = "/drafter"
 #: The endpoint's API key, on the host (mode 0600) and inside the container.
 KEY_SOURCE = "/var/lib/roost/secrets/api-key"
 KEY_PATH = "/run/secrets/roost-api-key"
-
-
-class Site(BaseModel):
-    """What a site decides, not the recipe: addresses, places, names."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model_dir: str = "/var/lib/roost/models"
-    listen: str = "127.0.0.1"
-    port: int = Field(8000, ge=1, le=65535)
-    served_name: str | None = None
-    api_key: bool = Field(False, description="whether the site has one; never the key itself")
-    registry_mirror: str | None = Field(
-        None,
-        description="host[:port] that serves every repository instead of its own registry, with "
-        "http:// before it where it has no TLS",
-    )
 
 
 class Mount(BaseModel):

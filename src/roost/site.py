@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 
 from roost import near
 from roost import settings as settings_module
 from roost.errors import UsageError
-from roost.launch import Site
 from roost.references import MIRROR
 from roost.settings import Settings, Strict
 
@@ -30,6 +29,24 @@ SECRET_VARIABLES = {KEY_VARIABLE, "roost_hub_token", "roost_registry_logins"}
 
 #: Type of the error for a value that holds credentials; such a value is never shown.
 _ACCOUNT = "account"
+
+
+class Site(BaseModel):
+    """What a site decides, not the recipe: addresses, places, names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model_dir: str = "/var/lib/roost/models"
+    listen: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    served_name: str | None = None
+    api_key: bool = Field(False, description="whether the site has one; never the key itself")
+    registry_mirror: str | None = Field(
+        None,
+        description="host[:port] that serves every repository instead of its own registry, with "
+        "http:// before it where it has no TLS",
+    )
+
 
 #: What holds where an inventory says nothing; `roost show` has no inventory and uses it as it is.
 _SITE = Site()

@@ -110,7 +110,7 @@ def build(recipe: str, hardware: str, **changes: Any) -> launch.LaunchSpec:
 
 
 def test_a_site_with_a_key_mounts_it_and_a_site_without_has_nothing_of_it() -> None:
-    spec = build("smollm2-135m", "cpu", site=launch.Site(api_key=True))
+    spec = build("smollm2-135m", "cpu", site=site.Site(api_key=True))
     assert spec.secrets == [
         launch.Secret(name="api_key", source=launch.KEY_SOURCE, target=launch.KEY_PATH)
     ]
@@ -133,7 +133,7 @@ def test_what_is_served_with_a_key_says_so_and_needs_one(tmp_path: Path) -> None
 
 def test_an_untrusted_image_gets_none() -> None:
     with pytest.raises(RefusedError, match="its image is not trusted with one") as caught:
-        build(UNTRUSTED, "gb10", site=launch.Site(api_key=True))
+        build(UNTRUSTED, "gb10", site=site.Site(api_key=True))
     assert "gateway" in str(caught.value)
     assert not build(UNTRUSTED, "gb10").secrets
 
@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_keep_it_gets_none() -> None:
     shows = known.engines["vllm"].model_copy(update={"api_key": None})
     changed = known.model_copy(update={"engines": {**known.engines, "vllm": shows}})
     with pytest.raises(RefusedError, match="none that vLLM keeps to itself"):
-        launch.build(changed, "smollm2-135m", "cpu", site=launch.Site(api_key=True))
+        launch.build(changed, "smollm2-135m", "cpu", site=site.Site(api_key=True))
 
 
 @pytest.mark.parametrize("bad", ["", "two words", "tab\tbed", "ümlaut", 12345, ["a"]])
@@ -176,7 +176,7 @@ def test_the_key_is_in_nothing_that_is_computed(tmp_path: Path) -> None:
 def test_a_setting_does_not_lose_the_key() -> None:
     image = "vllm/vllm-openai@sha256:" + "a" * 64
     spec = build(
-        "smollm2-135m", "cpu", site=launch.Site(api_key=True), overrides=Settings(image=image)
+        "smollm2-135m", "cpu", site=site.Site(api_key=True), overrides=Settings(image=image)
     )
     assert spec.secrets
 

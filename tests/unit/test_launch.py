@@ -26,6 +26,7 @@ from roost.catalog_schema import Support
 from roost.errors import RefusedError, UsageError
 from roost.lock import Lock, LockedImage, LockedModel
 from roost.settings import Settings
+from roost.site import Site
 
 ORNITH = "ornith-1.0-35b-heretic-nvfp4-dflash"
 COMMIT, OTHER = "1" * 40, "2" * 40
@@ -137,7 +138,7 @@ def test_toggle_and_switch_spellings() -> None:
 )
 def test_unlocked_names_are_said_and_refused(mirror: str | None, image: str) -> None:
     resolved = launch.build(
-        catalog.builtin(), "smollm2-135m", "cpu", site=launch.Site(registry_mirror=mirror)
+        catalog.builtin(), "smollm2-135m", "cpu", site=Site(registry_mirror=mirror)
     )
     assert resolved.spec.image == image
     assert resolved.spec.unresolved == [
@@ -246,7 +247,7 @@ def test_what_a_setting_names_badly_is_a_usage_error(
     ],
 )
 def test_a_port_is_published_and_reached(listen: str, published: str, url: str) -> None:
-    spec = build("gb10", site=launch.Site(listen=listen))
+    spec = build("gb10", site=Site(listen=listen))
     assert (spec.ports[0].published, spec.ports[0].url) == (published, url)
     assert published in launch.docker_argv(spec)
     assert launch.as_json(spec)["ports"] == [published]
