@@ -21,7 +21,7 @@ from roost.builds import ImageBuild
 from roost.catalog import Catalog
 from roost.catalog_schema import Engine, Gpu, Watch
 from roost.errors import UsageError
-from roost.launch import NOT_TO_RUN, LaunchSpec, Resolved, Weights
+from roost.launch import LaunchSpec, Resolved, Weights
 from roost.plan import names
 from roost.settings import Settings
 from roost.site import HostVars
@@ -166,7 +166,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         overrides=overrides,
         lock=locked,
         site=given.site(),
-        refuse=NOT_TO_RUN not in given.accept_findings,
+        refuse=names.NOT_TO_RUN not in given.accept_findings,
     )
     if resolved.spec.secrets and given.api_key is None:
         raise UsageError(

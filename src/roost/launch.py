@@ -38,9 +38,6 @@ from roost.site import Site
 #: The one name of roost's container on a host.
 CONTAINER = onhost.NAME
 
-#: Id of the plan's finding about what somebody tried in vain. Where the user accepts it, the
-#: container is built all the same.
-NOT_TO_RUN = "known-not-to-run"
 #: How an entry of ``unresolved`` begins that is an image.
 _IMAGE = "image "
 

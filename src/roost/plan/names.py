@@ -16,9 +16,11 @@ from roost.settings import Settings
 if TYPE_CHECKING:
     from roost.catalog import Catalog
 
+#: What somebody tried in vain. Where the user accepts it, the container is built all the same.
+NOT_TO_RUN = "known-not-to-run"
 #: ``{setting}`` stands for any setting, ``{ability}`` for what a model may need of an engine.
 NAMES = (
-    "known-not-to-run", "no-image", "untested", "doubtful", "{setting}-beyond-known", "not-pinned",
+    NOT_TO_RUN, "no-image", "untested", "doubtful", "{setting}-beyond-known", "not-pinned",
     "untrusted-image", "catalogue-disagrees", "checkpoint-defective", "checkpoint-unreadable",
     "planned-from-catalogue",
     # of the machine

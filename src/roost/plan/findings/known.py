@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roost.hub import HubRefusedError
-from roost.launch import NOT_TO_RUN
 from roost.plan.finding import TO_READ, Finding
+from roost.plan.names import NOT_TO_RUN
 from roost.plan.subject import Subject
 
 
