@@ -33,7 +33,7 @@ from roost import inventory as inventories
 from roost import quality, site
 from roost.deployment import Deployment, from_variables
 from roost.errors import RoostError
-from roost.launch import MODEL_PATH
+from roost.launch.container import MODEL_PATH
 from roost.measure import harness, statistics, suites
 from roost.measure.client import Client
 from roost.measure.verify import reach

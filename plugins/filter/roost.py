@@ -34,7 +34,7 @@ try:
     )
     from roost.deployment import Deployment
     from roost.errors import RoostError
-    from roost.launch import Port
+    from roost.launch.container import Port
     from roost.onhost import haproxy
     from roost.pins import BUILD_LABEL
     from roost.plan import gate

@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roost import catalog, launch, lock, modules, registry_server, site
+from roost import catalog, lock, modules, registry_server, site
 from roost.errors import RefusedError, RoostError, UsageError
-from roost.launch import Resolved, Weights
+from roost.launch import resolving
+from roost.launch.pinning import Weights
+from roost.launch.resolving import Resolved
 from roost.onhost import DISK_HEADROOM_BYTES, atomic
 from roost.onhost.weights import RECORD, TURN, partial_of
 from roost.references import split_mirror, split_registry
@@ -89,7 +91,7 @@ def of_recipes(
             for choice in known.recipe(recipe).speculation:
                 try:
                     found.append(
-                        launch.build(known, recipe, machine, speculation=choice, lock=locked)
+                        resolving.resolve(known, recipe, machine, speculation=choice, lock=locked)
                     )
                 except RefusedError as error:
                     refusal = error
@@ -125,7 +127,7 @@ def of_inventory(
         where = lock_file or given.lock_path(root)
         locks.add(where)
         found.append(
-            launch.build(
+            resolving.resolve(
                 known,
                 given.recipe,
                 given.hardware,
@@ -150,7 +152,7 @@ def _contents(
     weights: dict[tuple[str, str], Weights] = {}
     images: dict[tuple[str, str], PinnedImage] = {}
     for resolved in found:
-        launch.require_resolved(resolved)
+        resolving.require_resolved(resolved)
         for one in (resolved.model, resolved.drafter):
             if one is not None:
                 weights[one.repo, one.revision] = one

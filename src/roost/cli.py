@@ -171,10 +171,11 @@ def show(
     """The container that would run, as a docker command, an argv or JSON."""
     import shlex
 
-    from roost import catalog, launch, lock, settings
+    from roost import catalog, lock, settings
+    from roost.launch import resolving, shown
     from roost.root import default_lock_file
 
-    resolved = launch.build(
+    resolved = resolving.resolve(
         catalog.current(),
         recipe,
         hardware,
@@ -184,11 +185,11 @@ def show(
         lock=lock.read(lock_file or default_lock_file()),
     )
     if as_json or form == "json":
-        printing.as_json(launch.as_json(resolved.spec))
+        printing.as_json(shown.as_json(resolved.spec))
     elif form == "argv":
-        click.echo(shlex.join(launch.argv(resolved.spec)))
+        click.echo(shlex.join(shown.argv(resolved.spec)))
     else:
-        click.echo(launch.docker_command(resolved.spec))
+        click.echo(shown.docker_command(resolved.spec))
     if resolved.spec.build:
         click.echo(
             f"roost: no registry has the image; it is built with: {resolved.spec.build}", err=True

@@ -23,7 +23,7 @@ from roost.diagnose import Diagnosis, diagnose
 from roost.errors import RoostError
 from roost.hosts import HostFacts
 from roost.inventory import Host
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.onhost import RELEASES, WATCHDOG_STATE
 from roost.onhost.evidence import KERNEL
 from roost.onhost.logs import HEAD_BYTES, TAIL_BYTES

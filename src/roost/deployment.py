@@ -15,13 +15,16 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from roost import builds, fallbacks, launch, lock, quality, site, versions
+from roost import builds, fallbacks, lock, quality, site, versions
 from roost import catalog as catalog_module
 from roost.builds import ImageBuild
 from roost.catalog import Catalog
 from roost.catalog_schema import Engine, Gpu, Watch
 from roost.errors import UsageError
-from roost.launch import LaunchSpec, Resolved, Weights
+from roost.launch import resolving, shown
+from roost.launch.container import LaunchSpec
+from roost.launch.pinning import Weights
+from roost.launch.resolving import Resolved
 from roost.plan import names
 from roost.settings import Settings
 from roost.site import HostVars
@@ -157,7 +160,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     lock_path = given.lock_path(root)
     overrides = given.overrides(host)
     locked = lock.read(lock_path)
-    resolved = launch.build(
+    resolved = resolving.resolve(
         known,
         given.recipe,
         given.hardware,
@@ -175,7 +178,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
             fix="make one (openssl rand -hex 32), keep it in a vault, or in the environment: "
             "roost_api_key: \"{{ lookup('ansible.builtin.env', 'ROOST_API_KEY') }}\"",
         )
-    launch.require_resolved(resolved, allow_unlocked=given.allow_unlocked)
+    resolving.require_resolved(resolved, allow_unlocked=given.allow_unlocked)
     image = resolved.image
     weights = [resolved.model, *([resolved.drafter] if resolved.drafter else [])]
     return Deployment(
@@ -185,7 +188,7 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
         speculation=resolved.speculation_name,
         served_name=resolved.served_name,
         spec=resolved.spec,
-        docker_command=launch.docker_command(resolved.spec),
+        docker_command=shown.docker_command(resolved.spec),
         image_digest=resolved.image_digest,
         other_images=fallbacks.to_build(image) if image.build else fallbacks.choices(image, locked),
         build=builds.of(image),
@@ -244,7 +247,7 @@ def with_image(deployment: Deployment, image_id: str) -> Deployment:
     return deployment.model_copy(
         update={
             "spec": spec,
-            "docker_command": launch.docker_command(spec),
+            "docker_command": shown.docker_command(spec),
             "gate": deployment.gate.model_copy(update={"output_key": key}),
         }
     )
@@ -345,7 +348,7 @@ def resolved_again(deployment: Deployment, catalog: Catalog) -> Resolved:
     A plan looks at more than a deployment carries from task to task.
     """
     asked = deployment.asked
-    return launch.build(
+    return resolving.resolve(
         catalog,
         asked.recipe,
         asked.hardware,

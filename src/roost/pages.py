@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from roost import catalog, launch, listing
+from roost import catalog, listing
 from roost.catalog import Catalog
 from roost.catalog_schema import Model, Recipe
 from roost.errors import RefusedError
 from roost.figures import Column, Table, Value
 from roost.generating import target
+from roost.launch import resolving, shown
 
 _GENERATED = "Generated from the catalogue by `python -m roost.pages docs/recipes`; do not edit."
 
@@ -157,14 +158,14 @@ def _launches(recipe: Recipe, known: Catalog) -> Iterator[str]:
             continue
         for name in names:
             try:
-                resolved = launch.build(known, recipe.id, hardware, speculation=name)
+                resolved = resolving.resolve(known, recipe.id, hardware, speculation=name)
             except RefusedError:
                 continue
             yield from (f"## Launch on {hardware}", "")
             if resolved.spec.build:
                 yield from ("No registry has the image; build it there:", "")
                 yield from ("```bash", resolved.spec.build, "```", "")
-            yield from ("```bash", launch.docker_command(resolved.spec), "```", "")
+            yield from ("```bash", shown.docker_command(resolved.spec), "```", "")
             others = [
                 f"`{other}`"
                 for other in names

@@ -121,12 +121,13 @@ def _recipe(
     lock_file: Path | None,
 ) -> bool:
     """Plan one container; whether it is refused."""
-    from roost import catalog, launch, lock, settings
+    from roost import catalog, lock, settings
+    from roost.launch import resolving
     from roost.plan import planner
     from roost.root import default_lock_file
 
     known = catalog.current()
-    resolved = launch.build(
+    resolved = resolving.resolve(
         known,
         recipe,
         hardware,

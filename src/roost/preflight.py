@@ -16,7 +16,7 @@ from roost.catalog_schema import Gpu
 from roost.deployment import Deployment, Requirements
 from roost.diagnose import diagnose
 from roost.hosts import GpuFacts, GpuTrouble, HostFacts
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.onhost import DISK_HEADROOM_BYTES, lease
 from roost.pins import BUILD_LABEL
 from roost.units import MIB, size

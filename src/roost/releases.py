@@ -14,7 +14,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING, Any
 
 from roost.deployment import Deployment
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.onhost import RELEASES, lease
 from roost.onhost.judging import NOT_JUDGED
 from roost.onhost.logs import unpacked

@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from roost import catalog, launch
+from roost import catalog
 from roost.lab import paths
 from roost.lab.build import packages
+from roost.launch import resolving
+from roost.launch.resolving import Resolved
 
 pytestmark = pytest.mark.lab
 
@@ -40,14 +42,14 @@ LISTED = {
 }
 
 
-def built() -> list[launch.Resolved]:
+def built() -> list[Resolved]:
     """Every choice of every vLLM recipe, on every hardware that it is not known to fail on.
 
     Where nobody ran a recipe, it is built for the hardware that names an image for it.
     """
     known = catalog.builtin()
     return [
-        launch.build(known, recipe.id, hardware, speculation=choice)
+        resolving.resolve(known, recipe.id, hardware, speculation=choice)
         for recipe in known.recipes.values()
         if known.engines[recipe.engine].style == "vllm"
         for hardware in recipe.hardware or known.hardware
@@ -59,7 +61,7 @@ def built() -> list[launch.Resolved]:
 BUILT = built()
 
 
-def named(one: launch.Resolved) -> str:
+def named(one: Resolved) -> str:
     return f"{one.recipe.id}-{one.hardware.id}-{one.speculation_name}"
 
 
@@ -98,7 +100,7 @@ def test_every_launch_spec_is_understood(engine: Path) -> None:
             assert got[name] == value, f"{named(one)}: {name}"
 
 
-def meant(one: launch.Resolved) -> dict[str, Any]:
+def meant(one: Resolved) -> dict[str, Any]:
     """What the parser must have understood, under the engine's own names."""
     settings = one.settings
     wanted: dict[str, Any] = {
@@ -145,7 +147,7 @@ def releases_around(version: str) -> list[Version]:
 
 
 @pytest.mark.parametrize("one", BUILT, ids=named)
-def test_the_pinned_version_has_every_flag(one: launch.Resolved) -> None:
+def test_the_pinned_version_has_every_flag(one: Resolved) -> None:
     around = releases_around(one.image.engine_version)
     if not around:
         assert Version(one.image.engine_version) == Version(packages.ENGINE_VERSION)

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from roost import catalog, launch, versions
+from roost import catalog, versions
 from roost.lab import paths
 from roost.lab.build import packages, sglang
+from roost.launch import resolving
+from roost.launch.resolving import Resolved
 
 pytestmark = pytest.mark.lab
 
@@ -32,10 +34,10 @@ REFUSED = {
 }
 
 
-def specs() -> list[launch.Resolved]:
+def specs() -> list[Resolved]:
     """Every recipe of this engine, hardware it is verified on, and choice."""
     return [
-        launch.build(KNOWN, recipe.id, hardware, speculation=choice)
+        resolving.resolve(KNOWN, recipe.id, hardware, speculation=choice)
         for recipe in KNOWN.recipes.values()
         if recipe.engine == ENGINE.id
         for hardware, support in recipe.hardware.items()
@@ -44,7 +46,7 @@ def specs() -> list[launch.Resolved]:
     ]
 
 
-def arguments(resolved: launch.Resolved) -> list[str]:
+def arguments(resolved: Resolved) -> list[str]:
     return resolved.spec.command[len(ENGINE.subcommand) :]
 
 
@@ -83,7 +85,7 @@ def test_every_launch_spec_is_understood(answer: dict[str, Any]) -> None:
             assert got[name] == value, f"{one.speculation_name} on {one.hardware.id}: {name}"
 
 
-def meant(one: launch.Resolved) -> dict[str, Any]:
+def meant(one: Resolved) -> dict[str, Any]:
     """What the parser must have understood, under the engine's own names."""
     settings = one.settings
     proposals = settings.num_speculative_tokens

@@ -17,7 +17,7 @@ from tests.unit.logs import log
 
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 
 pytestmark = pytest.mark.lab
 

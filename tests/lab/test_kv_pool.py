@@ -24,10 +24,12 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from roost import catalog, launch
+from roost import catalog
 from roost.lab import paths
 from roost.lab.build import packages
 from roost.lab.build.model import target_model
+from roost.launch import resolving
+from roost.launch.container import MODEL_PATH
 from roost.plan.architecture import Architecture, Drafter, parse_config
 from roost.plan.memory import KvPool, kv_pool
 from roost.plan.rules import rules_for
@@ -193,8 +195,8 @@ def plan(target: Architecture, drafter: Drafter | None, **arguments: Any) -> KvP
 
 def test_the_embedded_default(tmp_path: Path) -> None:
     model = target_model(paths.cache_dir(), print)
-    resolved = launch.build(catalog.builtin(), "smollm2-135m", "cpu", speculation="none")
-    words = [word.replace(launch.MODEL_PATH, str(model)) for word in resolved.spec.command]
+    resolved = resolving.resolve(catalog.builtin(), "smollm2-135m", "cpu", speculation="none")
+    words = [word.replace(MODEL_PATH, str(model)) for word in resolved.spec.command]
     assert resolved.spec.env["VLLM_CPU_KVCACHE_SPACE"] == "1"
     foretold = plan(
         Architecture.from_config(

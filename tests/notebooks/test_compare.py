@@ -17,7 +17,7 @@ from tests.playbooks.playbook import ROOT
 from roost import experiment, releases, runs, tuning
 from roost import inventory as inventories
 from roost.deployment import from_variables
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.measure import choices, compare, points
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]

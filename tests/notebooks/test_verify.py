@@ -14,9 +14,10 @@ from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import Running, deploy, inventory
 
 from roost import inventory as inventories
-from roost import launch, runs, ssh
+from roost import runs, ssh
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
+from roost.launch import shown
 from roost.measure.client import Client, EngineError
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
@@ -182,7 +183,7 @@ def test_an_engine_that_answers_wrongly_is_found(deployed: Deployed, tmp_path: P
     spec = garbled.deployment().spec
     stop = "systemctl stop roost-llm; docker rm -f roost-llm"
     assert deployed.host.exec(["sh", "-c", stop]).returncode == 0
-    started = deployed.host.exec(launch.docker_argv(spec))
+    started = deployed.host.exec(shown.docker_argv(spec))
     assert started.returncode == 0, started.stderr
     wait_until_healthy(deployed)
     why = garbled.failed(tmp_path / "run")

@@ -15,7 +15,7 @@ from tests.playbooks.playbook import PATIENCE_S, Play, Running, inventory
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 
 #: The task that has the host swap and judge.
 TRIAL = "llm_server : Have it serve, or what served before"

@@ -18,7 +18,7 @@ from tests.playbooks.playbook import PATIENCE_S, Play, Running, inventory
 from roost.lab.build import Artefacts
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.root import CATALOG_VARIABLE
 
 pytestmark = pytest.mark.lab

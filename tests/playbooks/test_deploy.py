@@ -22,7 +22,7 @@ from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
 from roost.lab.hosts import Host
 from roost.lab.lab import WORSE_DRAFTER
-from roost.launch import CONTAINER, KEY_SOURCE
+from roost.launch.container import CONTAINER, KEY_SOURCE
 from roost.rollout import run as rollouts
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]

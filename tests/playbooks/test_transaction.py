@@ -20,7 +20,7 @@ from tests.playbooks.unasked import unasked
 
 from roost import fleet
 from roost.lab.fixtures import SharedLab
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 
 pytestmark = pytest.mark.lab
 

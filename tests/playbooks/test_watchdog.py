@@ -17,7 +17,7 @@ from tests.playbooks.standins import TRIAL, Site, ask, standin_site, until
 
 from roost.lab.build import Artefacts
 from roost.lab.fixtures import SharedLab
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 
 pytestmark = pytest.mark.lab
 

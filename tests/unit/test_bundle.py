@@ -23,7 +23,7 @@ from roost import bundle, hub, lock
 from roost.bundle import Contents
 from roost.bundle_cli import bundle as command
 from roost.errors import RefusedError, RoostError, UsageError
-from roost.launch import Weights
+from roost.launch.pinning import Weights
 from roost.lock import LockedImage, LockedModel
 from roost.pins import Repository, Revision
 from roost.root import CATALOG_VARIABLE

@@ -12,8 +12,10 @@ from itertools import pairwise
 
 import pytest
 
-from roost import catalog, launch
+from roost import catalog
 from roost.errors import RoostError
+from roost.launch import resolving
+from roost.launch.resolving import Resolved
 from roost.measure import client
 from roost.onhost import trial
 
@@ -101,7 +103,7 @@ def test_every_case_has_its_tests(case: str) -> None:
         assert hasattr(import_module(f"tests.{folder or 'unit'}.{module}"), name), place
 
 
-def resolved() -> list[launch.Resolved]:
+def resolved() -> list[Resolved]:
     """Every choice of every recipe on the hardware that it runs on, as far as it is pinned."""
     known = catalog.builtin()
     found = []
@@ -109,7 +111,7 @@ def resolved() -> list[launch.Resolved]:
         for hardware in recipe.hardware:
             for choice in recipe.speculation:
                 try:
-                    found.append(launch.build(known, recipe.id, hardware, speculation=choice))
+                    found.append(resolving.resolve(known, recipe.id, hardware, speculation=choice))
                 except RoostError:
                     continue  # refused, with its reason
     assert len(found) > 10

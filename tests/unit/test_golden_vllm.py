@@ -19,7 +19,9 @@ from tests.unit.source_000 import (
     flags,
 )
 
-from roost import catalog, launch
+from roost import catalog
+from roost.launch import resolving
+from roost.launch.container import LaunchSpec
 from roost.plan.memory import kv_pool
 from roost.plan.rules import rules_for
 
@@ -47,11 +49,11 @@ SPECULATION: dict[str, dict[str, Any] | None] = {
 }
 
 
-def build(recipe: str, hardware: str, choice: str) -> launch.LaunchSpec:
-    return launch.build(catalog.builtin(), recipe, hardware, speculation=choice).spec
+def build(recipe: str, hardware: str, choice: str) -> LaunchSpec:
+    return resolving.resolve(catalog.builtin(), recipe, hardware, speculation=choice).spec
 
 
-def command(spec: launch.LaunchSpec, served_name: str) -> dict[str, Any]:
+def command(spec: LaunchSpec, served_name: str) -> dict[str, Any]:
     """The flags of a command, less those that every command of roost has."""
     assert spec.entrypoint == ["vllm"]
     assert spec.command[:2] == ["serve", "/model"]
@@ -133,7 +135,7 @@ def test_fp8_as_the_source_has_it() -> None:
 def test_fp8_pool_is_the_one_that_was_printed() -> None:
     """From the recipe's settings, by the arithmetic of the planner."""
     known = catalog.builtin()
-    resolved = launch.build(known, FP8, "gb10")
+    resolved = resolving.resolve(known, FP8, "gb10")
     settings = resolved.settings
     model = known.models[resolved.model.repo]
     assert settings.max_model_len is not None

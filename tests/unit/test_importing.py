@@ -11,12 +11,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from roost import catalog, importing, launch, yamlfile
+from roost import catalog, importing, yamlfile
 from roost.catalog import Catalog
 from roost.catalog_schema import Recipe
 from roost.errors import RoostError, UsageError
 from roost.importing import Draft, Format
 from roost.importing_cli import import_
+from roost.launch import resolving
 from roost.settings import Settings
 
 SAMPLES = Path(__file__).parent / "data" / "import"
@@ -41,7 +42,7 @@ def test_every_draft_loads_and_launches(known: Catalog, path: Path) -> None:
     made = importing.draft(yamlfile.read(path), known)
     recipe = yamlfile.validate(yamlfile.parse(made.text, path), Recipe)
     together = known.model_copy(update={"recipes": {recipe.id: recipe}})
-    spec = launch.build(
+    spec = resolving.resolve(
         together,
         recipe.id,
         "gb10",

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from tests.unit.deployments import write_lock
 
-from roost import catalog, deployment, launch, site
+from roost import catalog, deployment, site
 from roost.catalog_schema import ApiKey
 from roost.engines import keys
 from roost.errors import RefusedError, UsageError
 from roost.inventory import Connection, Host
+from roost.launch import resolving, shown
+from roost.launch.container import KEY_PATH, KEY_SOURCE, LaunchSpec, Mount, Secret
 from roost.settings import Settings
 
 KEY = "k3y-f0r-tests"
@@ -105,22 +107,20 @@ def test_without_its_key_nothing_serves(tmp_path: Path, engine: str, text: str |
     assert not (tmp_path / "argv").exists()
 
 
-def build(recipe: str, hardware: str, **changes: Any) -> launch.LaunchSpec:
-    return launch.build(catalog.builtin(), recipe, hardware, **changes).spec
+def build(recipe: str, hardware: str, **changes: Any) -> LaunchSpec:
+    return resolving.resolve(catalog.builtin(), recipe, hardware, **changes).spec
 
 
 def test_a_site_with_a_key_mounts_it_and_a_site_without_has_nothing_of_it() -> None:
     spec = build("smollm2-135m", "cpu", site=site.Site(api_key=True))
-    assert spec.secrets == [
-        launch.Secret(name="api_key", source=launch.KEY_SOURCE, target=launch.KEY_PATH)
-    ]
-    assert spec.mounts[-1] == launch.Mount(source=launch.KEY_SOURCE, target=launch.KEY_PATH)
+    assert spec.secrets == [Secret(name="api_key", source=KEY_SOURCE, target=KEY_PATH)]
+    assert spec.mounts[-1] == Mount(source=KEY_SOURCE, target=KEY_PATH)
     assert spec.entrypoint[:2] == ["sh", "-c"]
     assert spec.entrypoint[3:] == ["vllm"]
     assert not any("API_KEY" in name for name in spec.env)
     plain = build("smollm2-135m", "cpu")
     assert (plain.secrets, plain.entrypoint) == ([], ["vllm"])
-    assert launch.KEY_PATH not in launch.docker_command(plain)
+    assert KEY_PATH not in shown.docker_command(plain)
 
 
 def test_what_is_served_with_a_key_says_so_and_needs_one(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_keep_it_gets_none() -> None:
     shows = known.engines["vllm"].model_copy(update={"api_key": None})
     changed = known.model_copy(update={"engines": {**known.engines, "vllm": shows}})
     with pytest.raises(RefusedError, match="none that vLLM keeps to itself"):
-        launch.build(changed, "smollm2-135m", "cpu", site=site.Site(api_key=True))
+        resolving.resolve(changed, "smollm2-135m", "cpu", site=site.Site(api_key=True))
 
 
 @pytest.mark.parametrize("bad", ["", "two words", "tab\tbed", "ümlaut", 12345, ["a"]])
@@ -164,7 +164,7 @@ def test_the_key_is_in_nothing_that_is_computed(tmp_path: Path) -> None:
     for text in (
         resolved.model_dump_json(),
         resolved.docker_command,
-        json.dumps(launch.as_json(resolved.spec)),
+        json.dumps(shown.as_json(resolved.spec)),
         repr(given),
         repr(host),
     ):

@@ -10,7 +10,8 @@ from tests.unit.deployments import ORNITH, deployment
 from tests.unit.logs import log
 from tests.unit.test_measure_startlog import SGLANG, SYNTHETIC, TWO_GROUPS
 
-from roost import catalog, launch
+from roost import catalog
+from roost.launch import resolving
 from roost.measure import demands, startlog
 from roost.measure.checks import Check
 from roost.measure.startlog import StartLog
@@ -84,7 +85,7 @@ def test_piecewise_where_the_plan_foretells_it() -> None:
     """A target on FlashInfer gives up full graphs; whoever chose it has been told by the plan."""
     known = catalog.current()
     asked = Settings(attention_backend="FLASHINFER")
-    resolved = launch.build(known, ORNITH, "rtx5070ti-x2", speculation="mtp", overrides=asked)
+    resolved = resolving.resolve(known, ORNITH, "rtx5070ti-x2", speculation="mtp", overrides=asked)
     chosen = planner.examine(resolved, catalog=known)
     fallen = read(f"{TWO_GROUPS}-flashinfer-drafter")
     (graphs,) = (one for one in demands.checks(chosen, fallen) if one.id == "log_graphs")
@@ -109,7 +110,7 @@ def test_names_of_experts_kernels(tmp_path: Path, demanded: str, said: str) -> N
 
 def test_sglang_says_it_in_its_own_words() -> None:
     known = catalog.current()
-    resolved = launch.build(known, "ornith-1.5-35b-nvfp4-dflash2", "h200")
+    resolved = resolving.resolve(known, "ornith-1.5-35b-nvfp4-dflash2", "h200")
     sglang = planner.examine(resolved, catalog=known)
     said = startlog.parse(SGLANG, "sglang")
     assert set(verdicts(demands.checks(sglang, said)).values()) == {"pass"}

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from roost import catalog, launch, pages
+from roost import catalog, pages
 from roost.catalog_schema import Recipe
 from roost.figures import Table
+from roost.launch import resolving, shown
 
 FOLDER = Path(__file__).parents[2] / "docs" / "recipes"
 KNOWN = catalog.builtin()
@@ -46,8 +47,8 @@ def test_a_page_holds_what_is_known(recipe: Recipe) -> None:
 
 def test_the_command_is_the_one_that_show_prints() -> None:
     recipe = KNOWN.recipe("smollm2-135m")
-    spec = launch.build(KNOWN, recipe.id, "cpu").spec
-    assert f"```bash\n{launch.docker_command(spec)}\n```" in pages.page(recipe, KNOWN)
+    spec = resolving.resolve(KNOWN, recipe.id, "cpu").spec
+    assert f"```bash\n{shown.docker_command(spec)}\n```" in pages.page(recipe, KNOWN)
 
 
 def test_figures_keep_the_shape_of_their_table() -> None:

@@ -23,12 +23,13 @@ from tests.unit.test_plan_truth import (
     with_recipe,
 )
 
-from roost import hosts, launch
+from roost import hosts
 from roost.catalog import Catalog
 from roost.catalog_schema import Speculation
 from roost.errors import RoostError
 from roost.hub import HubRefusedError, HubUnavailableError
-from roost.launch import Weights
+from roost.launch import resolving
+from roost.launch.pinning import Weights
 from roost.lock import Lock, LockedImage
 from roost.plan import names, planner
 from roost.plan.architecture import Drafter
@@ -76,7 +77,7 @@ def read(found: Checkpoint | RoostError, recipe: str = FP8, **settings: Any) -> 
             raise found
         return found
 
-    resolved = launch.build(
+    resolved = resolving.resolve(
         CATALOG, recipe, "gb10", speculation="none", overrides=Settings(**settings), refuse=False
     )
     return planner.make(resolved, catalog=CATALOG, read=reader)
@@ -92,7 +93,7 @@ def probed(
     """A plan for a probed host."""
     facts = hosts.parse(probe_output(gpu=gpu, **sections))
     overrides = Settings(tensor_parallel=tensor_parallel)
-    resolved = launch.build(CATALOG, recipe, hardware, overrides=overrides, refuse=False)
+    resolved = resolving.resolve(CATALOG, recipe, hardware, overrides=overrides, refuse=False)
     return planner.make(resolved, catalog=CATALOG, facts=facts)
 
 
@@ -115,7 +116,7 @@ def locked_for_amd64() -> Plan:
         digest=SOME_DIGEST, platforms=["amd64"], bytes={}, resolved=dt.date(2026, 11, 29)
     )
     lock = Lock(images={"vllm/vllm-openai": {"v0.24.0": image}})
-    return planner.make(launch.build(CATALOG, FP8, "gb10", lock=lock), catalog=CATALOG)
+    return planner.make(resolving.resolve(CATALOG, FP8, "gb10", lock=lock), catalog=CATALOG)
 
 
 def with_mtp() -> Catalog:

@@ -14,7 +14,7 @@ from roost import catalog
 from roost.errors import UsageError
 from roost.hub import HubUnavailableError
 from roost.inventory import Connection, Host, Inventory
-from roost.launch import Weights
+from roost.launch.pinning import Weights
 from roost.plan import fleet
 from roost.plan.finding import Finding
 from roost.plan.fleet import HostPlan

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from roost import catalog, launch
+from roost import catalog
 from roost.catalog import Catalog
 from roost.catalog_schema import Recipe, Speculation
+from roost.launch import resolving
 from roost.pins import Image
 from roost.plan import planner
 from roost.plan.planner import Plan
@@ -35,7 +36,7 @@ def plan(
     known: Catalog = CATALOG,
     **settings: Any,
 ) -> Plan:
-    resolved = launch.build(
+    resolved = resolving.resolve(
         known,
         recipe,
         hardware,
@@ -253,7 +254,7 @@ def test_pools_are_the_sources_own() -> None:
 
 
 def test_an_accepted_error_no_longer_refuses() -> None:
-    resolved = launch.build(
+    resolved = resolving.resolve(
         CATALOG, FP8, "gb10", overrides=Settings(tensor_parallel=2), refuse=False
     )
     refused = planner.make(resolved, catalog=CATALOG)

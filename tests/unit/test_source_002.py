@@ -21,8 +21,10 @@ from tests.unit.source_002 import (
     WARM_START,
 )
 
-from roost import catalog, launch
+from roost import catalog
 from roost.catalog_schema import Recipe
+from roost.launch import resolving
+from roost.launch.resolving import Resolved
 
 #: What roost changes in the author's command on purpose: the flag, what it becomes, and why.
 CHANGED: dict[str, tuple[str | None, str]] = {
@@ -57,8 +59,8 @@ def recipe() -> Recipe:
     return catalog.builtin().recipe(RECIPE)
 
 
-def build(hardware: str, speculation: str | None = None) -> launch.Resolved:
-    return launch.build(catalog.builtin(), RECIPE, hardware, speculation=speculation)
+def build(hardware: str, speculation: str | None = None) -> Resolved:
+    return resolving.resolve(catalog.builtin(), RECIPE, hardware, speculation=speculation)
 
 
 @pytest.mark.parametrize("hardware", HARDWARE)

@@ -9,8 +9,10 @@ from tests.unit import figures_003, source_003
 from tests.unit.published import Wanted, figure
 from tests.unit.source_000 import flags
 
-from roost import catalog, launch
+from roost import catalog
 from roost.errors import RefusedError
+from roost.launch import resolving
+from roost.launch.resolving import Resolved
 
 RECIPE = "ornith-1.0-35b-aeon-nvfp4-dflash"
 
@@ -25,8 +27,8 @@ ADDED_ENV = {
 }
 
 
-def build(speculation: str, **changes: Any) -> launch.Resolved:
-    return launch.build(
+def build(speculation: str, **changes: Any) -> Resolved:
+    return resolving.resolve(
         catalog.builtin(), RECIPE, "gb10", speculation=speculation, refuse=False, **changes
     )
 
@@ -128,7 +130,7 @@ def test_what_is_known_of_each_choice() -> None:
 
 def test_what_does_not_run_is_refused_with_the_reason() -> None:
     with pytest.raises(RefusedError, match="unify_kv_cache_spec_page_size") as caught:
-        launch.build(catalog.builtin(), RECIPE, "gb10", speculation="dflash-main")
+        resolving.resolve(catalog.builtin(), RECIPE, "gb10", speculation="dflash-main")
     assert "choose one of: none, mtp, dflash" in str(caught.value)
 
 

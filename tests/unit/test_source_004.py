@@ -8,9 +8,12 @@ import pytest
 from tests.unit import figures_004, source_004
 from tests.unit.published import Wanted, figure
 
-from roost import catalog, launch
+from roost import catalog
 from roost.catalog_schema import Speculation
 from roost.errors import RefusedError, UsageError
+from roost.launch import resolving
+from roost.launch.container import KEY_PATH
+from roost.launch.resolving import Resolved
 from roost.settings import Settings
 
 RECIPE = "qwen3.5-27b-aeon-nvfp4-dflash"
@@ -29,8 +32,8 @@ ADDED_ENV = {
 ADDED_BY_TURBOQUANT = {"SERVED_MODEL_NAME", "TQ_RING_CAPACITY", "TQ_INITIAL_LAYERS"}
 
 
-def build(**changes: Any) -> launch.Resolved:
-    return launch.build(catalog.builtin(), RECIPE, "gb10", **changes)
+def build(**changes: Any) -> Resolved:
+    return resolving.resolve(catalog.builtin(), RECIPE, "gb10", **changes)
 
 
 def wanted_env() -> dict[str, str]:
@@ -61,7 +64,7 @@ def test_container_is_the_author_s_plus_what_is_listed() -> None:
     # The author shares the host's network, so the endpoint is on every address; roost on loopback.
     assert [port.published for port in spec.ports] == ["127.0.0.1:8000:8000"]
     # The author mounts the target, and lets the image download the drafter.
-    assert [mount.target for mount in spec.mounts] == ["/model", "/drafter", launch.KEY_PATH]
+    assert [mount.target for mount in spec.mounts] == ["/model", "/drafter", KEY_PATH]
     assert all(mount.read_only for mount in spec.mounts)
     # The author's entrypoint is the image's own, which gets the key as a variable; here it is the
     # last word of one that keeps the key from it.
@@ -123,7 +126,7 @@ def test_without_speculation_no_drafter_is_named_or_mounted() -> None:
     spec = build(speculation="none").spec
     assert spec.env["DFLASH_DRAFTER"] == "off"
     assert "DFLASH_NUM_SPEC_TOKENS" not in spec.env
-    assert [mount.target for mount in spec.mounts] == ["/model", launch.KEY_PATH]
+    assert [mount.target for mount in spec.mounts] == ["/model", KEY_PATH]
 
 
 def test_what_has_no_variable_is_handed_on() -> None:
@@ -160,7 +163,7 @@ def test_another_way_to_speculate_is_refused() -> None:
     changed = recipe.model_copy(update={"speculation": {**recipe.speculation, "mtp": mtp}})
     other = known.model_copy(update={"recipes": {RECIPE: changed}})
     with pytest.raises(UsageError, match="no variable for speculation method mtp"):
-        launch.build(other, RECIPE, "gb10", speculation="mtp")
+        resolving.resolve(other, RECIPE, "gb10", speculation="mtp")
 
 
 def test_flags_are_the_other_engine_s_save_where_there_is_a_variable() -> None:
@@ -172,7 +175,7 @@ def test_flags_are_the_other_engine_s_save_where_there_is_a_variable() -> None:
 
 def test_hopper_is_refused_for_the_image_s_sake() -> None:
     with pytest.raises(RefusedError, match=r"no kernels for compute capability 9\.0") as caught:
-        launch.build(catalog.builtin(), RECIPE, "h200")
+        resolving.resolve(catalog.builtin(), RECIPE, "h200")
     assert "says nothing of the weights" in str(caught.value)
     engine = catalog.builtin().engines["aeon-vllm-dflash"]
     (image,) = engine.images
@@ -182,7 +185,7 @@ def test_hopper_is_refused_for_the_image_s_sake() -> None:
 def test_a_machine_that_is_only_named_is_untested() -> None:
     assert catalog.builtin().recipes[RECIPE].support_on("rtx5090") == "untested"
     with pytest.raises(RefusedError, match="has never been run on rtx5090"):
-        launch.build(catalog.builtin(), RECIPE, "rtx5090")
+        resolving.resolve(catalog.builtin(), RECIPE, "rtx5090")
 
 
 def test_every_published_table_is_there_cell_by_cell() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from roost.doctor.check import Check, Severity, judged, unseen
 from roost.hosts import HostFacts
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.onhost import DISK_HEADROOM_BYTES
 from roost.units import GIB, size
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from roost import kept_files, quality, runs
 from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
-from roost.launch import Resolved
+from roost.launch.resolving import Resolved
 from roost.measure.checks import Check, Evidence, Target, attempt, inapplicable
 from roost.measure.client import Client
 from roost.root import places

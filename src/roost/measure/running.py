@@ -18,7 +18,7 @@ from roost import asking, site, ssh
 from roost.builds import ImageBuild
 from roost.errors import RoostError
 from roost.hosts import HostFacts
-from roost.launch import Weights
+from roost.launch.pinning import Weights
 from roost.measure.checks import Check, Evidence, Target, attempt, unseen
 from roost.onhost.weights import RECORD
 from roost.pins import BUILD_LABEL

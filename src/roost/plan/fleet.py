@@ -8,11 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roost import launch, lock, site
+from roost import lock, site
 from roost.catalog import Catalog
 from roost.errors import RefusedError, RoostError
 from roost.inventory import Host, Inventory
-from roost.launch import Weights
+from roost.launch import resolving
+from roost.launch.pinning import Weights
 from roost.plan import names, planner
 from roost.plan.checkpoint import Checkpoint
 from roost.plan.planner import Plan, Reader
@@ -86,7 +87,7 @@ def _plan(
 ) -> Plan:
     given = site.from_variables(host.name, host.variables)
     names.require(given.accept_findings, catalog, f"{host.name}: roost_accept_findings")
-    resolved = launch.build(
+    resolved = resolving.resolve(
         catalog,
         given.recipe,
         given.hardware,

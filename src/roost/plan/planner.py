@@ -15,7 +15,8 @@ from roost.catalog import Catalog
 from roost.errors import RefusedError, RoostError, UsageError
 from roost.hosts import HostFacts
 from roost.hub import HubRefusedError, HubUnavailableError
-from roost.launch import Resolved, Weights
+from roost.launch.pinning import Weights
+from roost.launch.resolving import Resolved
 from roost.plan import budget, findings, machine, memory, sglang
 from roost.plan import frontier as frontiers
 from roost.plan.architecture import Dtype

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roost.errors import RoostError
-from roost.launch import Weights
+from roost.launch.pinning import Weights
 from roost.pins import Repository, Revision
 from roost.plan.architecture import Architecture, Dtype
 from roost.plan.subject import Side

@@ -9,7 +9,8 @@ from roost.catalog_schema import KnownImage, Model
 from roost.errors import RoostError
 from roost.figures import Figure
 from roost.hosts import HostFacts
-from roost.launch import Resolved, Weights
+from roost.launch.pinning import Weights
+from roost.launch.resolving import Resolved
 from roost.plan.architecture import Architecture, Drafter
 from roost.plan.budget import Budget
 from roost.plan.case import Load

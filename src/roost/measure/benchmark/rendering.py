@@ -12,7 +12,7 @@ from typing import Any
 
 from roost import quality, ssh
 from roost.errors import RoostError
-from roost.launch import MODEL_PATH
+from roost.launch.container import MODEL_PATH
 from roost.measure.benchmark.session import Session, file_of
 from roost.measure.suites import Cell, Prompt
 

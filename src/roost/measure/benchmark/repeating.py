@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from roost import catalog, quality
 from roost.errors import RoostError
-from roost.launch import MODEL_PATH
+from roost.launch.container import MODEL_PATH
 from roost.measure import harness, parsers, points, statistics, throttling
 from roost.measure.benchmark import accounting
 from roost.measure.benchmark.session import Session, file_of, kept_files

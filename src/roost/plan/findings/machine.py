@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from roost import preflight
 from roost.deployment import requirements
-from roost.launch import CONTAINER
+from roost.launch.container import CONTAINER
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
