@@ -117,9 +117,10 @@ def tune(
     back to the release it had, also where something fails or the search is interrupted; the same
     command then goes on. Runs notebooks/tune.ipynb; tuned.yml in its folder has the settings.
     """
-    from roost import notebooks, tuning
+    from roost import notebooks
     from roost.notebooks import Outcome
     from roost.notebooks_cli import report
+    from roost.tuning import searching
 
     axes: dict[str, str] = {}
     for one in vary:
@@ -139,7 +140,7 @@ def tune(
         "vary": axes or None,
         "runs_dir": str(runs_dir.absolute()) if runs_dir else "runs",
     }
-    search = tuning.start(
+    search = searching.start(
         **parameters,
         anew=anew,
         resume=resume,

@@ -14,11 +14,12 @@ from tests.notebooks.conftest import Deployed
 from tests.notebooks.readme import Checkout
 from tests.playbooks.playbook import ROOT
 
-from roost import experiment, releases, runs, tuning
+from roost import experiment, releases, runs
 from roost import inventory as inventories
 from roost.deployment import from_variables
 from roost.launch.container import CONTAINER
 from roost.measure import choices, compare, points
+from roost.tuning import concluding
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
@@ -98,7 +99,7 @@ def test_settings_are_searched_by_the_line_of_the_readme(
     serves = deployed.host.exec(["docker", "inspect", CONTAINER]).stdout
     assert json.loads(serves)[0]["Config"]["Cmd"] == command
 
-    (file,) = checkout.runs.glob(f"*/{tuning.SNIPPET}")
+    (file,) = checkout.runs.glob(f"*/{concluding.SNIPPET}")
     result = runs.read(file.parent)
     checks = {check.id: check.observed for check in result.checks}
     # One of the line's two values is what the host has already.

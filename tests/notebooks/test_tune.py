@@ -21,9 +21,10 @@ import yaml
 from tests.notebooks.conftest import Deployed
 from tests.playbooks.playbook import PATIENCE_S, ROOT, deploy, inventory
 
-from roost import runs, tuning
+from roost import runs
 from roost.lab.build.standin import standin_image
 from roost.lab.fixtures import SharedLab
+from roost.tuning import concluding
 
 pytestmark = [pytest.mark.lab, pytest.mark.engine]
 
@@ -211,7 +212,7 @@ def test_a_search_is_interrupted_and_goes_on(
     assert checks["points"]["observed"].startswith("2 measured, 0 failed, 2 refused")
     assert "context 1000000: context-beyond-model" in checks["points"]["why"]
     assert checks["chosen"]["observed"] == "sequences 4"
-    snippet = Path(outcome["run"]) / tuning.SNIPPET
+    snippet = Path(outcome["run"]) / concluding.SNIPPET
     given = yaml.safe_load((standin.where / "hosts.yml").read_text())["all"]["vars"]
     chosen = {"roost_settings": {**given["roost_settings"], "max_num_seqs": 4}}
     assert yaml.safe_load(snippet.read_text()) == chosen

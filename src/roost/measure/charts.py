@@ -18,7 +18,7 @@ from roost.measure.points import METRICS, Benchmark
 
 if TYPE_CHECKING:
     from roost.measure.fleet.outliers import Standing
-    from roost.tuning import Dot
+    from roost.tuning.front import Dot
 
 _COLOURS = {"worse": "#a3201c", "better": "#17663a"}
 #: What is neither: grey, so that only a difference beyond noise has a colour.
