@@ -12,6 +12,7 @@ from typing import Any
 
 import jinja2
 
+from roost import html_templates
 from roost.measure.checks import Check, ordered
 
 
@@ -36,22 +37,6 @@ def render(result: Mapping[str, Any]) -> str:
     )
 
 
-def number(value: float) -> str:
-    """A figure with three significant digits, and never in powers of ten."""
-    if value == 0:
-        return "0"
-    decimals = next((at for at, from_ in enumerate((100, 10, 1)) if abs(value) >= from_), 3)
-    return f"{value:,.{decimals}f}"
-
-
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("roost", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = number
-    return environment.get_template("report.html.j2")
+    return html_templates.environment().get_template("report.html.j2")

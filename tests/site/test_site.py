@@ -16,7 +16,7 @@ from tests.site.chromium import Page
 from tests.unit.kept_runs import NOW, benchmark, html_output, keep, notebook
 from tests.unit.test_reportsite import HOSTILE, index_of
 
-from roost import report, reportsite
+from roost import html_templates, reportsite
 from roost.measure import charts, store, tables
 from roost.measure.checks import Check, Figure
 from roost.reportsite import notebook as notebooks
@@ -261,7 +261,7 @@ def test_a_chart_answers(page: Page, site: Path) -> None:
     page.run(choose.format(0, "o.text.startsWith('smollm2')"))
     assert page.run(TRACES) == list(HOSTS)
     assert page.run(title) == "tokens/s"
-    value = report.number(store.read(site / "raw" / "1-spark-02").measured[0]["value"])
+    value = html_templates.number(store.read(site / "raw" / "1-spark-02").measured[0]["value"])
     assert f"spark-02 1 run, {value} to {value}, the newest {value}" in page.run(said)
     page.run(choose.format(1, "o.text === 'prose-c1'"))
     page.run(choose.format(2, "o.text === 'Accept length (tokens/step)'"))

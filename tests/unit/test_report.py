@@ -5,8 +5,6 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Any
 
-import pytest
-
 from roost import report
 
 HOSTILE = '<script>alert(1)</script><img src=x onerror="x">\'"&{{ 7*7 }}'
@@ -122,11 +120,3 @@ def test_each_figure_says_what_produced_it() -> None:
     text = " ".join(Page(report.render(result())).text.split())
     assert "Accept length 2.50 tokens/step counters before and after" in text
     assert "took\xa07\xa0s" in text or "took 7 s" in text
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [(0, "0"), (0.1234, "0.123"), (2.5, "2.50"), (41.26, "41.3"), (12345.6, "12,346")],
-)
-def test_numbers(value: float, shown: str) -> None:
-    assert report.number(value) == shown

@@ -27,7 +27,7 @@ import jinja2
 from markupsafe import Markup
 
 import roost
-from roost import report, runs
+from roost import html_templates, runs
 from roost.errors import RoostError
 from roost.measure import points, store
 from roost.measure.kept import Kept, KeptOrigin, KeptResult
@@ -267,16 +267,9 @@ def _render(name: str, **values: Any) -> str:
 
 @cache
 def _templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("roost", "templates/site"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["number"] = report.number
-    environment.filters["finite"] = _finite
-    return environment
+    made = html_templates.environment("templates/site")
+    made.filters["finite"] = _finite
+    return made
 
 
 def _finite(data: Any) -> Any:

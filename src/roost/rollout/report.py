@@ -11,7 +11,7 @@ from pathlib import Path
 
 import jinja2
 
-from roost import atomic, runs
+from roost import atomic, html_templates, runs
 from roost.rollout.record import HostRecord, Rollout, now
 
 HTML, MARKDOWN = "report.html", "report.md"
@@ -154,11 +154,4 @@ def _facts(rollout: Rollout) -> Iterator[tuple[str, str]]:
 
 @cache
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("roost", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("rollout.html.j2")
+    return html_templates.environment().get_template("rollout.html.j2")
