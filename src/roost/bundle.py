@@ -126,18 +126,7 @@ def of_inventory(
             given.require_lock(host.name, root)
         where = lock_file or given.lock_path(root)
         locks.add(where)
-        found.append(
-            resolving.resolve(
-                known,
-                given.recipe,
-                given.hardware,
-                speculation=given.speculation,
-                variant=given.variant,
-                overrides=given.overrides(host.name),
-                lock=lock.read(where),
-                site=given.site(),
-            )
-        )
+        found.append(resolving.resolve_host(known, host.name, given, lock.read(where)))
     if len(locks) != 1:
         raise UsageError(
             f"{path}: hosts name {len(locks)} lock files, and a bundle has one",

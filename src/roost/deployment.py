@@ -160,17 +160,8 @@ def from_variables(host: str, variables: Mapping[str, Any], root: Path) -> Deplo
     lock_path = given.lock_path(root)
     overrides = given.overrides(host)
     locked = lock.read(lock_path)
-    resolved = resolving.resolve(
-        known,
-        given.recipe,
-        given.hardware,
-        speculation=given.speculation,
-        variant=given.variant,
-        overrides=overrides,
-        lock=locked,
-        site=given.site(),
-        refuse=names.NOT_TO_RUN not in given.accept_findings,
-    )
+    refuse = names.NOT_TO_RUN not in given.accept_findings
+    resolved = resolving.resolve_host(known, host, given, locked, refuse=refuse)
     if resolved.spec.secrets and given.api_key is None:
         raise UsageError(
             f"{host}: {resolved.recipe.id} is served with an API key, and roost_api_key is not set",

@@ -30,7 +30,7 @@ from roost.lock import Lock
 from roost.pins import Image, Revision
 from roost.root import default_lock_file
 from roost.settings import Settings, merge
-from roost.site import Site
+from roost.site import HostVars, Site
 
 
 class Resolved(BaseModel):
@@ -230,6 +230,31 @@ def resolve(
         served_name=served_name,
         lock_file=str(lock.file) if lock.file else None,
         lock_missing=lock.missing,
+    )
+
+
+def resolve_host(
+    catalog: Catalog, host: str, given: HostVars, lock: Lock, *, refuse: bool = True
+) -> Resolved:
+    """:func:`resolve` as a host's variables say it.
+
+    Args:
+        catalog: What is known.
+        host: Inventory name, for messages.
+        given: Its variables.
+        lock: What names mean.
+        refuse: As for :func:`resolve`, and it raises the same.
+    """
+    return resolve(
+        catalog,
+        given.recipe,
+        given.hardware,
+        speculation=given.speculation,
+        variant=given.variant,
+        overrides=given.overrides(host),
+        lock=lock,
+        site=given.site(),
+        refuse=refuse,
     )
 
 

@@ -87,17 +87,8 @@ def _plan(
 ) -> Plan:
     given = site.from_variables(host.name, host.variables)
     names.require(given.accept_findings, catalog, f"{host.name}: roost_accept_findings")
-    resolved = resolving.resolve(
-        catalog,
-        given.recipe,
-        given.hardware,
-        speculation=given.speculation,
-        variant=given.variant,
-        overrides=given.overrides(host.name),
-        lock=lock.read(given.lock_path(root)),
-        site=given.site(),
-        refuse=False,
-    )
+    locked = lock.read(given.lock_path(root))
+    resolved = resolving.resolve_host(catalog, host.name, given, locked, refuse=False)
     return planner.make(
         resolved,
         catalog=catalog,
