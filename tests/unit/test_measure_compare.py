@@ -557,6 +557,21 @@ def test_thinking_on_and_off_are_two_questions(tmp_path: Path) -> None:
         compare.start([folders["before"], folders[name]], runs_dir=str(tmp_path))
 
 
+def test_prompts_of_one_name_whose_texts_have_changed_are_told_apart(tmp_path: Path) -> None:
+    """Those made to length are no file, so no other file of prompts mends it."""
+    texts = {"old": "prompt-length:0", "new": "prompt-length:1", "mine": "prompt-length:2"}
+    for at, (name, question) in enumerate(texts.items()):
+        prompts = "mine.jsonl" if name == "mine" else "roost's own: filler"
+        kept(tmp_path / name, measured(at, question=question, prompts=prompts))
+    with pytest.raises(UsageError, match="new asked something else than old") as refused:
+        compare.start("old,new", runs_dir=str(tmp_path))
+    assert "texts have changed between the two" in refused.value.why
+    assert "--prompts" not in refused.value.fix
+    with pytest.raises(UsageError) as refused:
+        compare.start("old,mine", runs_dir=str(tmp_path))
+    assert "--prompts" in refused.value.fix
+
+
 def test_runs_with_the_former_kind_of_hash_stay_comparable_where_it_is_known() -> None:
     """It was of the whole suite; what roost's own suites asked then is known."""
 

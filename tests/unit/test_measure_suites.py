@@ -12,7 +12,7 @@ import pytest
 
 from roost import catalog, yamlfile
 from roost.errors import UsageError
-from roost.measure import points, questions, suites
+from roost.measure import points, questions, render_prompts, suites
 from roost.measure.benchmark import planning
 from roost.measure.benchmark.planning import Plan
 from roost.measure.benchmark.session import file_of, kept_files
@@ -119,9 +119,23 @@ def test_the_question_is_a_hash_of_what_is_asked() -> None:
     assert made(SUITES["smoke"]).question == "smoke:166a67d07371"
     # Those that kept runs have: another one makes all of them incomparable.
     kept = {name: planning.plan(name).question for name in SUITES}
-    length = kept.pop("prompt-length")
-    assert length == "prompt-length:a9fac233c4cc"
+    # By sha256sum, of the like with the lengths in place of texts, and before "fresh"
+    # {"filler": ["The harbour … instead. ", "\\n\\nContinue this record in the same manner."], …
+    assert kept["prompt-length"] == "prompt-length:74f2c63ae1dc"
     assert set(kept.values()) == set(questions.FORMER.values())
+
+
+@pytest.mark.parametrize("text", ["FILLER", "QUESTION"])
+def test_prompts_made_to_length_are_asked_in_these_words(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    before = {name: planning.plan(name).question for name in SUITES}
+    # As it was kept before the words were part of the hash; all of those were asked the same ones.
+    assert questions.same("prompt-length:a9fac233c4cc", before["prompt-length"])
+    monkeypatch.setattr(render_prompts, text, "The lamp is lit at dusk. ")
+    after = {name: planning.plan(name).question for name in SUITES}
+    assert [name for name in SUITES if after[name] != before[name]] == ["prompt-length"]
+    assert questions.same("prompt-length:a9fac233c4cc", after["prompt-length"]) is False
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,9 @@ def _told_apart(places: Sequence[Path]) -> list[str]:
 
 def _asked_otherwise(run: Compared, first: Compared) -> UsageError:
     fix = "measure one of them again with the prompts of the other (--prompts)"
+    if run.benchmark.prompts == first.benchmark.prompts:
+        # Another path would not tell them apart, and prompts made to length are nobody's file.
+        fix = "measure the older one again, with this version of roost and of the prompts"
     if run.benchmark.renders_otherwise(first.benchmark):
         fix = "measure one of them again with the other's chat_template_kwargs in its recipe"
     return UsageError(

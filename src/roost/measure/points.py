@@ -187,6 +187,11 @@ class Benchmark(_Data):
             )
         if self.asks_as(other):
             return ""
+        if self.prompts == other.prompts:
+            return (
+                f"both are of {other.suite} and of its prompts {other.prompts!r}, but the suite or "
+                "their texts have changed between the two"
+            )
         return (
             f"both are of {other.suite}, with other prompts, or the suite asked otherwise: "
             f"{self.prompts} and {other.prompts}"

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from roost.measure import questions, suites
+from roost.measure import questions, render_prompts, suites
 from roost.measure.suites import Cell, Suite
 from roost.root import first_place
 from roost.runs import text
@@ -44,6 +44,9 @@ class Plan:
             "fresh": self.suite.fresh,
             "warmups": self.suite.warmups,
         }
+        if self.suite.lengths is not None:
+            # Prompts that are made to length have no text of their own.
+            asked["filler"] = [render_prompts.FILLER, render_prompts.QUESTION]
         digest = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
         return f"{self.name}{questions.MARK}{digest[:12]}"
 
