@@ -67,7 +67,7 @@ def compare_choices(
         "tolerance": tolerance,
         "runs_dir": str(begun.runs_dir),
     }
-    result = notebooks.execute("compare", given, begun.folder)
+    result = notebooks.execute("compare", given, begun.folder, resumed=True)
     report([Outcome(host, begun.folder, result)], as_json, "not compared")
 
 
@@ -152,5 +152,5 @@ def tune(
     search.run()
     folder = search.experiment.folder
     parameters["inventory"] = str(search.experiment.inventory)
-    result = notebooks.execute("tune", parameters, folder)
+    result = notebooks.execute("tune", parameters, folder, resumed=True)
     report([Outcome(search.experiment.host.name, folder, result)], as_json, "not tuned")

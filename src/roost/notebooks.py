@@ -69,16 +69,20 @@ def find(name: str) -> Path:
     return path
 
 
-def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
+def execute(
+    name: str, parameters: Mapping[str, Any], run_dir: Path, *, resumed: bool = False
+) -> Result:
     """Run one notebook and return its result, passed or failed.
 
     Args:
         name: Of the notebook, without folder and suffix.
         parameters: The notebook's parameters, without ``run_dir``.
         run_dir: The run's folder; the executed notebook and everything it writes go there.
+        resumed: Whether what lies there already is this run's own, to be gone on with.
 
     Raises:
-        UsageError: A parameter is unknown or missing; no kernel was started.
+        UsageError: A parameter is unknown or missing, or the folder is another run's; no kernel
+            was started, and nothing was written.
         RoostError: The notebook broke before it had a result.
     """
     path = find(name)
@@ -87,6 +91,9 @@ def execute(name: str, parameters: Mapping[str, Any], run_dir: Path) -> Result:
     before = _written(run_dir / runs.RESULT)
     notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)  # type: ignore[no-untyped-call]
     papermill_engine.check_parameters(path.name, notebook, given)
+    if not resumed:
+        # The notebook asks, too, but papermill has written its own file by then.
+        runs.refuse_used(run_dir, also=runs.EXECUTED)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with _quietly():

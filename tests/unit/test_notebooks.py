@@ -125,7 +125,7 @@ def test_a_notebook_that_is_refused_leaves_no_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
     # What else is there was not this run's to remove, and is evidence.
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "progress.txt").write_text("half-way")
+    (tmp_path / "run" / "notes.txt").write_text("mine")
     with pytest.raises(RoostError, match="no host 'spark-1'") as caught:
         notebooks.execute("verify", given, tmp_path / "run")
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
@@ -135,6 +135,20 @@ def test_a_notebook_that_is_refused_leaves_no_run(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("engine")
 def test_a_notebook_that_breaks_says_why_and_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", ["executed.ipynb", "result.json", "progress.txt"])
+def test_a_folder_belongs_to_one_run(tmp_path: Path, left: str) -> None:
+    """The notebook refuses it, too, but by then papermill has written over the other's."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / left).write_text("the other's")
+    with pytest.raises(UsageError, match="has another run in it") as caught:
+        notebooks.execute("verify", parameters(tmp_path), folder)
+    assert str(folder) in caught.value.what
+    assert left in caught.value.why
+    assert "not there yet" in caught.value.fix
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {left: "the other's"}
+
+
 ) -> None:
     broken = nbformat.read(ROOT / "notebooks" / "verify.ipynb", as_version=4)
     broken.cells[2:] = [nbformat.v4.new_code_cell("1 / 0")]
@@ -146,7 +160,7 @@ def test_a_notebook_that_breaks_says_why_and_where(
         # That of an earlier time is not how it ended now.
         (tmp_path / "run" / "result.json").write_text(result().model_dump_json())
         with pytest.raises(RoostError, match="ZeroDivisionError"):
-            notebooks.execute("verify", parameters(tmp_path), tmp_path / "run")
+            notebooks.execute("verify", parameters(tmp_path), tmp_path / "run", resumed=True)
     assert str(tmp_path / "run" / "executed.ipynb") in caught.value.fix
     with pytest.raises(UsageError, match="no notebook 'verfy'"):
         notebooks.execute("verfy", {}, tmp_path)
