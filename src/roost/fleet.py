@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roost import ansible_environment, terminal
+from roost import ansible_environment, interruptions, scratch, terminal
 from roost import inventory as inventories
 from roost.errors import RoostError
 from roost.root import repository_root
@@ -103,9 +102,13 @@ def run_playbook(
     if become_password is not None:
         options.append("--ask-become-pass")
         passwords[r"^BECOME password.*:\s*$"] = become_password
-    with tempfile.TemporaryDirectory(prefix="roost-run-") as private, _handlers_kept():
+    with (
+        interruptions.cleaning_up(),
+        scratch.folder("roost-run-") as private,
+        _handlers_kept(),
+    ):
         run = ansible_runner.run(
-            private_data_dir=private,
+            private_data_dir=str(private),
             project_dir=str(root),
             playbook=str(root / "playbooks" / f"{name}.yml"),
             inventory=str(path),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -17,11 +18,7 @@ def interruptible() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    def pass_on(_number: int, _frame: FrameType | None) -> None:
-        # To whoever handles it at the moment; within a playbook that is ansible-runner.
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: pass_on}
+    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: _pass_on}
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         # Started by nohup, to outlive its terminal.
         del handlers[signal.SIGHUP]
@@ -31,6 +28,39 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def cleaning_up() -> Iterator[None]:
+    """Within it SIGTERM and SIGHUP end the process only after it has cleaned up, as Ctrl-C does.
+
+    Only those that would end it at once: who handles or ignores one already has a reason. In a
+    thread of its own nothing can be promised.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        for one in taken:
+            # Told twice, it still cleans up.
+            signal.signal(one, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    handlers = {signal.SIGTERM: leave, signal.SIGHUP: _pass_on}
+    taken = [one for one in handlers if signal.getsignal(one) == signal.SIG_DFL]
+    for one in taken:
+        signal.signal(one, handlers[one])
+    try:
+        yield
+    finally:
+        for one in taken:
+            signal.signal(one, signal.SIG_DFL)
+
+
+def _pass_on(_number: int, _frame: FrameType | None) -> None:
+    # To whoever handles it at the moment; within a playbook that is ansible-runner.
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @contextmanager

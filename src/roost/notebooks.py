@@ -270,8 +270,9 @@ def _all_refused(refused: Mapping[str, RoostError]) -> RoostError:
 
 def _end_with_parent() -> None:
     """In a worker: its kernel ends with it, and so does the load that the kernel waits for."""
-    # A terminal's Ctrl-C is for the parent, which ends its workers.
+    # A terminal's Ctrl-C and its end are for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def follow() -> None:
         parent = multiprocessing.parent_process()
@@ -315,6 +316,9 @@ def _execute_one(name: str, parameters: Mapping[str, str], folder: Path) -> Outc
         result = execute(name, parameters, folder)
     except RoostError as error:
         return Outcome(host, folder, error=RoostError(error.what, why=error.why, fix=error.fix))
+    except SystemExit as told:
+        # The pool would take it for an outcome, and give this process the next host.
+        os._exit(told.code if isinstance(told.code, int) else 1)
     return Outcome(host, folder, result)
 
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import ast
 import errno
+import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from papermill.engines import NBClientEngine, papermill_engines
 
-from roost import near
+from roost import interruptions, near, scratch
 from roost.errors import RoostError, UsageError
 
 #: A parameter with this default must be given.
@@ -110,8 +112,6 @@ class _ThisInterpreter(KernelSpecManager):
 
 #: A path of a Unix socket has 103 bytes at the most on some systems; 36 come to this directory's.
 _LONGEST_FOLDER = 60
-
-
 #: Seconds that a kernel may take to answer. One that has died is seen at once; papermill's minute
 #: is too short for a machine that loads many at a time.
 _START_SECONDS = 600
@@ -124,22 +124,48 @@ class _Manager(AsyncKernelManager):
     side one may take another's meanwhile, and one of the two dies.
     """
 
-    def __init__(self, **options: Any) -> None:
-        usual = tempfile.gettempdir()
-        short = usual if len(usual) < _LONGEST_FOLDER else "/tmp"  # noqa: S108  # made unguessable
-        self._folder = tempfile.TemporaryDirectory(prefix="roost-kernel-", dir=short)
-        connection = str(Path(self._folder.name) / "kernel.json")
+    def __init__(self, folder: Path, **options: Any) -> None:
+        connection = str(folder / "kernel.json")
         super().__init__(transport="ipc", connection_file=connection, **options)
 
-    async def _async_cleanup_resources(self, restart: bool = False) -> None:
-        await super()._async_cleanup_resources(restart)
-        if not restart:
-            self._folder.cleanup()
-
-    cleanup_resources = _async_cleanup_resources
+    def kill(self) -> None:
+        """End a kernel that is still there; of one that begins, nbclient does not."""
+        process = getattr(self.provisioner, "process", None)
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
 
     def _kernel_spec_manager_default(self) -> KernelSpecManager:
         return _ThisInterpreter(parent=self, data_dir="")
+
+
+@contextmanager
+def _kernel() -> Iterator[type[_Manager]]:
+    """Managers of the kernel of one notebook; however it ends, nothing is left of it."""
+    usual = Path(tempfile.gettempdir())
+    short = usual if len(str(usual)) < _LONGEST_FOLDER else Path("/tmp")  # noqa: S108  # made unguessable
+    made: list[_Manager] = []
+    # Of an interrupted notebook Jupyter's own tasks fail, which is no news to anybody.
+    log = logging.getLogger("asyncio")
+    level = log.level
+    with interruptions.cleaning_up(), scratch.folder("roost-kernel-", short) as folder:
+
+        class Manager(_Manager):
+            def __init__(self, **options: Any) -> None:
+                super().__init__(folder, **options)
+                made.append(self)
+
+        log.setLevel(logging.CRITICAL)
+        try:
+            yield Manager
+        except (KeyboardInterrupt, SystemExit):
+            level = log.level  # some fail only when the process ends
+            raise
+        finally:
+            log.setLevel(level)
+            # Before its folder goes: a kernel that begins would make that anew.
+            for manager in made:
+                manager.kill()
 
 
 class RoostEngine(NBClientEngine):  # type: ignore[misc]
@@ -151,11 +177,12 @@ class RoostEngine(NBClientEngine):  # type: ignore[misc]
             return super().execute_notebook(nb, kernel_name, **options)
         name = Path(str(options.get("input_path") or "notebook")).name
         check_parameters(name, nb, nb.metadata.papermill.get("parameters") or {})
-        options.setdefault("kernel_manager_class", _Manager)
         options["start_timeout"] = max(options.get("start_timeout") or 0, _START_SECONDS)
         out = options.get("output_path")
         try:
-            done = super().execute_notebook(nb, kernel_name, **options)
+            with _kernel() as manager:
+                options.setdefault("kernel_manager_class", manager)
+                done = super().execute_notebook(nb, kernel_name, **options)
         except OSError as error:
             if error.errno in _NO_ROOM and out:
                 # It is written anew after every cell, and what was not written to its end is none.

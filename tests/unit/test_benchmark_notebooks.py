@@ -141,9 +141,10 @@ def test_the_playbook_measures(engine: Engine, tmp_path: Path) -> None:
         (signal.SIGKILL, os.kill, -signal.SIGKILL),
     ],
 )
-def test_an_interrupted_benchmark_leaves_no_load_behind(
+def test_an_interrupted_benchmark_leaves_nothing_behind(
     engine: Engine,
     tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
     number: signal.Signals,
     who: Callable[[int, int], None],
@@ -154,10 +155,12 @@ def test_an_interrupted_benchmark_leaves_no_load_behind(
     (tmp_path / "scenario.json").write_text(json.dumps(scenario))
     program = Path(sys.executable).with_name("roost")
     command = [program, "bench", "-i", tmp_path / "hosts.yml", "--suite", "smoke"]
+    temporary = tmp_path_factory.mktemp("t")  # short enough for sockets
     with (tmp_path / "said").open("w") as said:
         child = subprocess.Popen(
             [*command, "--runs", tmp_path / "runs"],
             cwd=ROOT,
+            env={**os.environ, "TMPDIR": str(temporary)},
             stdout=said,
             stderr=said,
             start_new_session=True,
@@ -166,9 +169,11 @@ def test_an_interrupted_benchmark_leaves_no_load_behind(
     eventually(lambda: lasts.is_file() and lasts.read_text())
     family = descendants(child.pid)
     assert len(family) > 2
+    assert list(temporary.glob("roost-kernel-*"))
     who(child.pid, number)
     assert child.wait(60) == code
     eventually(lambda: not [pid for pid in family if Path("/proc", str(pid)).exists()])
+    assert not list(temporary.glob("roost-*"))
     lines = (tmp_path / "said").read_text().splitlines()
     told = [line for line in lines if line and not line.startswith("spark-01: [")]
     # After a kill -9 Python's own helper has something to say.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,6 +41,47 @@ def test_signals_are_the_callers_own_again(monkeypatch: pytest.MonkeyPatch, stat
     else:
         assert fleet.run_playbook("deploy", INVENTORY).ok
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_terminal_that_goes_away_interrupts_it_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its folder may have the password of sudo in it."""
+    folders: list[Path] = []
+
+    def runs(**options: Any) -> Any:
+        folders.append(Path(options["private_data_dir"]))
+        assert folders[0].parent == tmp_path
+        ended = run("canceled")(**options)
+        told: list[int] = []
+        # As ansible-runner, which ends Ansible and returns.
+        signal.signal(signal.SIGTERM, lambda number, _: told.append(number))
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert told == [signal.SIGTERM]
+        return ended
+
+    monkeypatch.setattr(ansible_runner, "run", runs)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        # Else this process would end.
+        monkeypatch.setattr(os, "kill", guarded(os.kill))
+        with pytest.raises(KeyboardInterrupt):
+            fleet.run_playbook("deploy", INVENTORY)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert not folders[0].exists()
+
+
+def guarded(kill: Any) -> Any:
+    """``os.kill`` that fails where nobody takes the signal."""
+
+    def checked(pid: int, number: int) -> None:
+        assert signal.getsignal(number) != signal.SIG_DFL
+        kill(pid, number)
+
+    return checked
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from collections.abc import Iterator
 
 import pytest
 
-from roost.interruptions import terminable
+from roost.interruptions import cleaning_up, interruptible, terminable
+
+BOTH = (signal.SIGTERM, signal.SIGHUP)
 
 
 def test_a_polite_kill_unwinds_and_what_was_before_comes_back() -> None:
@@ -25,3 +29,58 @@ def _killed(cleaned: list[bool]) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         finally:
             cleaned.append(True)
+
+
+@pytest.fixture
+def usual() -> Iterator[None]:
+    """Signals as a process has them that begins."""
+    before = [signal.signal(number, signal.SIG_DFL) for number in BOTH]
+    yield
+    for number, handler in zip(BOTH, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.parametrize("number", BOTH)
+def test_what_would_end_it_at_once_lets_it_clean_up(number: signal.Signals) -> None:
+    cleaned: list[bool] = []
+
+    def work() -> None:
+        with cleaning_up():
+            try:
+                os.kill(os.getpid(), number)
+            finally:
+                # Whoever ends several processes may tell one of them twice.
+                os.kill(os.getpid(), signal.SIGTERM)
+                cleaned.append(True)
+
+    with pytest.raises(SystemExit, match="143"):
+        work()
+    assert cleaned == [True]
+    assert [signal.getsignal(one) for one in BOTH] == [signal.SIG_DFL] * 2
+
+
+@pytest.mark.usefixtures("usual")
+def test_whoever_takes_a_signal_keeps_it() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    with cleaning_up():
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    with interruptible():
+        before = signal.getsignal(signal.SIGTERM)
+        with cleaning_up():
+            assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_in_a_thread_of_its_own_it_changes_nothing() -> None:
+    seen: list[object] = []
+
+    def work() -> None:
+        with cleaning_up():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [before]

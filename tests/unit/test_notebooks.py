@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -132,9 +135,6 @@ def test_a_notebook_that_is_refused_leaves_no_run(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "executed.ipynb").is_file()
 
 
-@pytest.mark.usefixtures("engine")
-def test_a_notebook_that_breaks_says_why_and_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("left", ["executed.ipynb", "result.json", "progress.txt"])
 def test_a_folder_belongs_to_one_run(tmp_path: Path, left: str) -> None:
     """The notebook refuses it, too, but by then papermill has written over the other's."""
@@ -149,6 +149,9 @@ def test_a_folder_belongs_to_one_run(tmp_path: Path, left: str) -> None:
     assert {path.name: path.read_text() for path in folder.iterdir()} == {left: "the other's"}
 
 
+@pytest.mark.usefixtures("engine")
+def test_a_notebook_that_breaks_says_why_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = nbformat.read(ROOT / "notebooks" / "verify.ipynb", as_version=4)
     broken.cells[2:] = [nbformat.v4.new_code_cell("1 / 0")]
@@ -353,6 +356,95 @@ def test_an_interruption_leaves_no_folders_of_runs_that_never_began(tmp_path: Pa
     left = {folder.name.split("-smol")[0][-8:] for folder in (tmp_path / "runs").iterdir()}
     assert first.host in left
     assert not {"spark-03", "spark-04"} & left
+
+
+def sockets(place: Path, timeout: float = 300) -> Path:
+    """The folder of a kernel that is being started, as soon as it is there."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        if found := list(place.glob("roost-kernel-*/kernel.json")):
+            return found[0].parent
+        time.sleep(0.05)
+    raise AssertionError(f"no kernel was started in {place}")
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory of one's own, short enough for sockets."""
+    folder = tmp_path_factory.mktemp("t")
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("engine")
+def test_an_interruption_leaves_no_sockets(tmp_path: Path, temporary: Path) -> None:
+    outcomes = notebooks.execute_all(
+        "verify", tmp_path / "hosts.yml", runs_dir=tmp_path / "runs", jobs=1
+    )
+    next(outcomes)
+    folder = sockets(temporary)  # of the second host
+    with pytest.raises(KeyboardInterrupt):
+        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert not folder.exists()
+    assert list(temporary.glob("roost-kernel-*")) == []
+
+
+#: Of Python's own: a kernel says which process it is, and may take its time to begin.
+SLOW_KERNEL = """
+import os, time
+if "ipykernel" in open("/proc/self/cmdline").read():
+    open(os.environ["SLOW_KERNEL"], "w").write(str(os.getpid()))
+    time.sleep(float(os.environ["SLOW_SECONDS"]))
+"""
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_plain_papermill_that_is_told_to_end_leaves_no_kernel(
+    tmp_path: Path, temporary: Path, seconds: int, number: signal.Signals
+) -> None:
+    """Neither one that is at work nor one that has only begun, and would make its folder anew."""
+    at_work = tmp_path / "at-work"
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [
+        nbformat.v4.new_code_cell(
+            f"import time\nopen({str(at_work)!r}, 'w').close()\ntime.sleep(600)"
+        )
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel, "roost": {}})
+    nbformat.write(notebook, tmp_path / "a.ipynb")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SLOW_KERNEL)
+    before = os.environ.get("PYTHONPATH", "")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path / 'site'}:{before}".rstrip(":"),
+        "SLOW_KERNEL": str(tmp_path / "kernel.pid"),
+        "SLOW_SECONDS": str(seconds),
+    }
+    program = Path(sys.executable).with_name("papermill")
+    with subprocess.Popen(
+        [program, "--no-progress-bar", tmp_path / "a.ipynb", tmp_path / "out.ipynb"],
+        env=environment,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),
+    ) as process:
+        try:
+            folder = sockets(temporary)
+            waited = tmp_path / "kernel.pid" if seconds else at_work
+            while not (waited.is_file() and (waited == at_work or waited.read_text())):
+                assert process.poll() is None
+                time.sleep(0.05)
+            kernel_pid = int((tmp_path / "kernel.pid").read_text())
+            process.send_signal(number)
+            _, said = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, said
+    assert b"Traceback" not in said
+    assert not folder.exists()
+    assert not Path(f"/proc/{kernel_pid}").exists()
 
 
 def play(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
