@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import roost
-from roost import asking, doctor, hosts, ssh
+from roost import asking, atomic, doctor, hosts, ssh
 from roost.deployment import Deployment
 from roost.diagnose import Diagnosis, diagnose
 from roost.errors import RoostError
@@ -153,7 +153,7 @@ def write(found: Collected, path: Path, moment: datetime) -> None:
         moment: When it was collected, in UTC.
 
     Raises:
-        RoostError: It cannot be written.
+        RoostError: It cannot be written; then nothing is left of it.
     """
     folder = f"roost-logs-{found.host}"
     manifest = {
@@ -163,22 +163,17 @@ def write(found: Collected, path: Path, moment: datetime) -> None:
         "files": {name: len(content.encode()) for name, content in found.files.items()},
         "missing": found.missing,
     }
-    try:
-        with path.open("xb") as raw:
-            path.chmod(0o600)
-            with (
-                gzip.GzipFile(fileobj=raw, mode="wb", filename="") as packed,
-                tarfile.open(fileobj=packed, mode="w") as archive,
-            ):
-                for name, content in {"manifest.json": _json(manifest), **found.files}.items():
-                    data = content.encode()
-                    entry = tarfile.TarInfo(f"{folder}/{name}")
-                    entry.size, entry.mode, entry.mtime = len(data), 0o600, moment.timestamp()
-                    archive.addfile(entry, io.BytesIO(data))
-    except OSError as error:
-        raise RoostError(
-            f"{path}: cannot be written", why=error.strerror or str(error), fix="name another: -o"
-        ) from None
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", filename="") as plain,
+        tarfile.open(fileobj=plain, mode="w") as archive,
+    ):
+        for name, content in {"manifest.json": _json(manifest), **found.files}.items():
+            data = content.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, moment.timestamp()
+            archive.addfile(entry, io.BytesIO(data))
+    atomic.create(path, packed.getvalue(), 0o600)
 
 
 def _json(data: Any) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from roost.errors import RoostError, UsageError
+from roost.errors import UsageError
 
 if TYPE_CHECKING:
     from roost.importing import Format
@@ -34,7 +33,7 @@ def import_(file: Path, form: Format | None, recipe_id: str | None, output: Path
 
     What could not be carried over is listed; nothing of FILE is executed or fetched.
     """
-    from roost import catalog, importing
+    from roost import atomic, catalog, importing
 
     if output is not None and output.suffix != ".yml":
         raise UsageError(
@@ -48,19 +47,7 @@ def import_(file: Path, form: Format | None, recipe_id: str | None, output: Path
     if output is None:
         click.echo(draft.text, nl=False)
     else:
-        try:
-            with output.open("x", encoding="utf-8") as target:
-                target.write(draft.text)
-        except FileExistsError:
-            raise RoostError(
-                f"{output}: is there already", fix="name another file, or remove that one"
-            ) from None
-        except OSError as error:
-            raise RoostError(
-                f"{output}: cannot be written",
-                why=str(error.strerror),
-                fix="" if output.parent.is_dir() else f"mkdir -p {shlex.quote(str(output.parent))}",
-            ) from None
+        atomic.create(output, draft.text)
         click.echo(f"roost: wrote {output}", err=True)
     if draft.lost:
         click.echo("roost: not carried over:", err=True)

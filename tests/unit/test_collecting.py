@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.unit.deployments import deployment
+from tests.unit.disks import full_disk
 from tests.unit.logs import log
 from tests.unit.probes import probe_output
 
@@ -233,6 +234,15 @@ def test_an_archive_is_never_overwritten(tmp_path: Path) -> None:
     )
     assert isinstance(refused.exception, RoostError)
     assert "exists already" in str(refused.exception)
-    with pytest.raises(RoostError, match="cannot be written"):
+    with pytest.raises(RoostError, match="is there already"):
         collecting.write(collected({}), path, MOMENT)
     assert path.read_text() == "mine"
+
+
+def test_no_half_of_an_archive_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar.gz"
+    with full_disk(100), pytest.raises(RoostError, match="cannot be written"):
+        collecting.write(collected(answers()), path, MOMENT)
+    assert list(tmp_path.iterdir()) == []
+    collecting.write(collected(answers()), path, MOMENT)
+    assert len(unpacked(path)) == 13

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.unit.disks import full_disk
 
 from roost import catalog, importing, yamlfile
 from roost.catalog import Catalog
@@ -277,6 +278,17 @@ def test_what_a_user_sees(tmp_path: Path) -> None:
     assert target.read_text() == before
     assert "a catalogue reads only .yml" in run(sample, "-o", str(tmp_path / "x.yaml")).stderr
     assert "does not exist" in run(str(tmp_path / "absent.yaml")).stderr
+
+
+def test_no_half_of_a_draft_is_left(tmp_path: Path) -> None:
+    target = tmp_path / "mine.yml"
+    words = [str(SAMPLES / "sparkrun-dflash.yaml"), "-o", str(target)]
+    with full_disk(100):
+        done = CliRunner().invoke(import_, words)
+    assert isinstance(done.exception, RoostError)
+    assert f"{target}: cannot be written" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+    assert CliRunner().invoke(import_, words).exit_code == 0
 
 
 @pytest.mark.parametrize(

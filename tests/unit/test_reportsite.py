@@ -24,8 +24,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from click.testing import CliRunner
+from tests.unit.disks import full_disk
 from tests.unit.kept_runs import DIGEST, NOW, benchmark, html_output, keep, notebook
-from tests.unit.test_runs import full_disk
 
 from roost import measure, progress, report_cli, reportsite, runs
 from roost.errors import RoostError, UsageError

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-import resource
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.unit.deployments import deployment
+from tests.unit.disks import full_disk
 
 from roost import runs
 from roost.errors import RoostError, UsageError
@@ -117,17 +115,6 @@ def test_a_failed_run_that_nobody_can_explain_shows_the_likely_root(tmp_path: Pa
 
 def test_a_run_without_checks_has_not_passed(tmp_path: Path) -> None:
     assert not run(tmp_path).finish(Evidence()).ok
-
-
-@contextmanager
-def full_disk(room: int) -> Iterator[None]:
-    """No file may grow beyond ``room`` bytes; then a write fails as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 @pytest.mark.parametrize("room", [0, 100, 5000])
