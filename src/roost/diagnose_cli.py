@@ -33,13 +33,13 @@ def diagnose(file: BufferedReader, engine: str | None, as_json: bool) -> None:
     comes first. Exits 1 if an error was found, 0 if not.
     """
     import roost.diagnose
-    from roost.diagnose import opening
+    from roost.diagnose import fingerprints, opening
 
     try:
         empty = False
         with opening.log(file) as given:
             if isinstance(given, list):
-                found = given
+                found = [item for item in given if fingerprints.says(engine, item.id)]
             else:
                 empty = not given.peek(1)
                 found = roost.diagnose.diagnose(given, engine=engine)

@@ -18,6 +18,7 @@ from tests.unit.logs import log
 import roost.diagnose
 from roost import collecting
 from roost.collecting import Collected
+from roost.diagnose import fingerprints
 
 FAILING = "vllm-0.24.0-fails-kv-too-small"
 
@@ -101,6 +102,20 @@ def test_an_archive_of_roost_logs_has_its_diagnosis(tmp_path: Path) -> None:
     done = diagnose(str(file))
     assert done.returncode == 2
     assert f"tar -xf {file}" in done.stderr
+
+
+def test_the_engine_is_asked_for_of_an_archive_too(tmp_path: Path) -> None:
+    by_engine = {item.engine: item for item in fingerprints.builtin()}
+    names = {engine: item.id for engine, item in by_engine.items()}
+    (one, *_) = roost.diagnose.diagnose(log(FAILING))
+    # A later version of roost may know more.
+    ids = [*names.values(), "unknown", "of-a-later-version"]
+    rows = [dataclasses.asdict(dataclasses.replace(one, id=name)) for name in ids]
+    found = Collected("spark-01", files={"diagnosis.json": json.dumps(rows)})
+    collecting.write(found, tmp_path / "logs.tar.gz", datetime(2026, 11, 29, tzinfo=UTC))
+    done = diagnose(str(tmp_path / "logs.tar.gz"), "--engine", "sglang", "--json")
+    said = [item["id"] for item in json.loads(done.stdout)]
+    assert said == [name for name in ids if name != names["vllm"]]
 
 
 def tar(content: bytes) -> bytes:

@@ -142,3 +142,9 @@ def load(root: Path = ROOT) -> tuple[Fingerprint, ...]:
 def builtin() -> tuple[Fingerprint, ...]:
     """The fingerprints that ship with roost, read once per process."""
     return load()
+
+
+def says(engine: str | None, finding: str) -> bool:
+    """Whether an engine can say what a finding is of; none and what is not known here may."""
+    known = {item.id: item.engine for item in builtin()}
+    return engine is None or known.get(finding) in (None, engine)
