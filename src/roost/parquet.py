@@ -13,6 +13,9 @@ from typing import Any
 from roost import kept_files
 from roost.errors import RoostError
 
+#: Of a table that is read; the longest that a run writes has a tenth of these.
+MOST_ROWS = 2_000_000
+
 
 @dataclass
 class Table:
@@ -56,7 +59,9 @@ def read(
 
     try:
         with kept_files.opened(path) as stream:
-            found = pa.parquet.read_table(stream)
+            file = pa.parquet.ParquetFile(stream)
+            _require_fitting(path, file.metadata)
+            found = file.read()
     except OSError as error:
         # Also what pyarrow raises for a file that was cut off.
         raise RoostError(f"{path}: cannot be read", why=error.strerror or str(error)) from None
@@ -72,6 +77,17 @@ def read(
         if pa.compute.all(pa.compute.is_finite(table[name])).as_py() is False:
             raise RoostError(f"{path}: {name} is no finite number in each row")
     return list(table.to_pylist())
+
+
+def _require_fitting(path: Path, said: Any) -> None:
+    """Nothing, or that a table is too large: a value that repeats takes no room in the file."""
+    size = sum(said.row_group(at).total_byte_size for at in range(said.num_row_groups))
+    if said.num_rows > MOST_ROWS or size > kept_files.LARGEST:
+        raise RoostError(
+            f"{path}: too large a table",
+            why=f"{said.num_rows:,} rows, {MOST_ROWS:,} at the most; {size / 2**20:,.0f} MiB, "
+            f"{kept_files.LARGEST // 2**20} at the most",
+        )
 
 
 def schema(columns: Mapping[str, type]) -> Any:

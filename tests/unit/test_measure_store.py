@@ -111,6 +111,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "machine": ({"host.json": '{"facts": [1]}'}, "host.json: facts"),
     "nan": ({"benchmark.json": math.nan}, "benchmark.json: cells.0.repetitions.0.duration"),
     "infinite": ({"benchmark.json": math.inf}, "benchmark.json: cells.0.repetitions.0.duration"),
+    "bottomless": (
+        {"host.json": '{"facts": {"x": ' + "[" * 400 + "]" * 400 + "}}"},
+        "host.json: no document",
+    ),
 }
 
 
@@ -118,7 +122,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_broken_folder_is_one_message_and_the_others_load(name: str, root: Path) -> None:
     files, message = BROKEN[name]
     folder = root / "0-broken"
-    whole = name in {"points", "table", "machine", "nan", "infinite"}
+    whole = name in {"points", "table", "machine", "nan", "infinite", "bottomless"}
     if whole:
         keep(root, folder.name, benchmark(4))
     folder.mkdir(exist_ok=True)
@@ -146,6 +150,29 @@ def test_a_number_beyond_all_engines_stops_no_other_run(root: Path) -> None:
     assert set(found.points["run"]) == {"1-spark-01", "2-spark-02"}
     with pytest.raises(RoostError, match="no figures in it"):
         compare.load([file.parent, root / "1-spark-01"])
+
+
+def test_a_folder_whose_name_is_no_text_is_told_as_one(root: Path) -> None:
+    """What Python makes of such a name no terminal takes."""
+    (root / os.fsdecode(b"0-\xff")).mkdir()
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert [line.encode().rpartition(b"/")[2] for line in said] == [
+        b"0-?: no result.json (the run was killed, or is still going on)"
+    ]
+    assert found.runs.iloc[0]["run"] == "0-?"
+
+
+def test_a_count_that_no_table_holds_stops_no_other_run(root: Path) -> None:
+    file = keep(root, "0-odd", benchmark(4)) / points.FILE
+    data = json.loads(file.read_text())
+    data["cells"][0]["concurrency"] = 10**30
+    file.write_text(json.dumps(data))
+    said: list[str] = []
+    found = measure.load_runs(root, say=said.append)
+    assert len(said) == 1
+    assert said[0].startswith(f"{file}: cells.0.concurrency: ")
+    assert set(found.points["run"]) == {"1-spark-01", "2-spark-02"}
 
 
 READ = ["result.json", "host.json", "benchmark.json", "requests.parquet", "acceptance.parquet"]

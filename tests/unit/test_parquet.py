@@ -6,6 +6,8 @@ import math
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roost import parquet
@@ -64,3 +66,16 @@ def test_another_table_is_named(columns: dict[str, type], message: str, tmp_path
     path.write_bytes(table().encode())
     with pytest.raises(RoostError, match=message):
         parquet.read(path, columns)
+
+
+def test_a_small_file_of_a_large_table_is_not_read(tmp_path: Path) -> None:
+    """A value that repeats takes no room in it, and all of it in memory."""
+    rows = pa.table({"point": ["a"] * 3_000_000})
+    pq.write_table(rows, tmp_path / "long.parquet")
+    letters = pa.table({"point": ["a" * 2**20] * 200})
+    pq.write_table(letters, tmp_path / "wide.parquet", use_dictionary=False, compression="zstd")
+    for file in tmp_path.iterdir():
+        assert file.stat().st_size < 2**20
+        with pytest.raises(RoostError, match="too large a table") as caught:
+            parquet.read(file, {"point": str})
+        assert str(file) in str(caught.value)

@@ -561,6 +561,52 @@ def test_a_file_that_nobody_may_read_is_told_and_left_out(
     assert "engine.log: cannot be read" in (root.parent / "site" / _PAGES[0]).read_text()
 
 
+def test_a_folder_that_is_closed_to_us_is_left_out(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As what a container wrote as root, with mode 700."""
+    inner = root / _NAMES[0] / "raw"
+    inner.mkdir()
+    stat = os.stat
+
+    def closed(path: Any, **options: Any) -> os.stat_result:
+        if not isinstance(path, int) and Path(path).parent == inner:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", closed)
+    assert (build(root) / _PAGES[0]).is_file()
+
+
+def test_a_path_that_is_too_long_for_the_site_is_told(root: Path) -> None:
+    """Below the site's own folder it is longer than it is in the run's."""
+    run = root / _NAMES[0]
+    room = 4080 - len(os.fsencode(run))
+    here = os.open(run, os.O_RDONLY)
+    for _ in range(room // 41):
+        os.mkdir("d" * 40, dir_fd=here)
+        inner = os.open("d" * 40, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = inner
+    os.close(os.open("note.txt", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    built = reportsite.build(root, root.parent / ("site" * 20))
+    (problem,) = built.problems
+    assert problem.startswith(f"{_NAMES[0]}/ddd")
+    assert problem.endswith("/note.txt: its path would be too long in the site")
+    assert built.index.is_file()
+
+
+def test_documents_that_are_deep_have_pages(root: Path) -> None:
+    """What is read may be deeper than what can be written again."""
+    deep = "[" * 400 + "]" * 400
+    for name, file in zip(_NAMES, ("host.json", "result.json"), strict=True):
+        (root / name / file).write_text(f'{{"facts": {{"x": {deep}}}}}')
+    built = reportsite.build(root, root.parent / "site")
+    assert len(built.problems) == 2
+    assert all("levels deep" in problem for problem in built.problems)
+
+
 def test_a_run_that_goes_away_meanwhile_is_told(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,9 +13,9 @@ import statistics as plain
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from roost import kept_files, parquet, runs
 from roost.errors import RoostError, UsageError
@@ -57,12 +57,16 @@ class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+#: As a table can hold it.
+_Int = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+
+
 class RequestPoint(_Data):
     """One request; seconds by the harness, tokens by the engine."""
 
     prompt: str
-    prompt_tokens: int
-    output_tokens: int
+    prompt_tokens: _Int
+    output_tokens: _Int
     ttft: float
     latency: float
 
@@ -122,7 +126,7 @@ class CellPoints(_Data):
 
     id: str
     category: str
-    concurrency: int
+    concurrency: _Int
     repetitions: list[Repetition]
     published: list[Published]
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from roost import kept_files
 from roost.errors import RoostError, UsageError
 from roost.measure import points
+from roost.measure.checks import whole as whole_text
 from roost.measure.kept import Kept, KeptHost, KeptResult
 from roost.measure.points import METRICS, Benchmark
 from roost.measure.running import HOST
@@ -31,6 +32,8 @@ _Model = TypeVar("_Model", bound=BaseModel)
 ROLLOUT = "rollout.json"
 #: Runs that look at a host; others (a comparison, a search) are of such runs.
 OF_A_HOST = {"verify", "benchmark"}
+#: Levels of lists and maps within a document; the deepest that a run writes has ten.
+_DEEPEST = 100
 #: A site that was built among the runs is no run; this file marks it.
 SITE_MARK = "roost-site.json"
 
@@ -113,7 +116,8 @@ def read(folder: Path, root: Path | None = None, *, whole: bool = True) -> Kept:
         try:
             return load()
         except RoostError as error:
-            problems.append(f"{error.what} ({error.why})" if error.why else error.what)
+            # Names and keys may have half characters, which no terminal takes.
+            problems.append(whole_text(f"{error.what} ({error.why})" if error.why else error.what))
             return otherwise
 
     listed: set[str] | None = attempt(lambda: _names(folder), None)
@@ -186,7 +190,20 @@ def _object(path: Path) -> dict[str, Any]:
         raise RoostError(f"{path}: no JSON", why=str(error)) from None
     if not isinstance(data, dict):
         raise RoostError(f"{path}: no JSON object")
+    if _is_deep(data):
+        raise RoostError(f"{path}: no document of a run", why=f"more than {_DEEPEST} levels deep")
     return data
+
+
+def _is_deep(data: Any) -> bool:
+    """Whether something is so far within that what is to be written again could not be."""
+    level = [data]
+    for _ in range(_DEEPEST):
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [one for part in inner for one in part if isinstance(one, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _checked(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:

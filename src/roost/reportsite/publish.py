@@ -17,6 +17,7 @@ from pathlib import Path
 from roost import kept_files
 from roost.errors import RoostError, UsageError
 from roost.measure import store
+from roost.measure.checks import whole
 from roost.measure.store import SITE_MARK
 from roost.reportsite import making, pages
 from roost.reportsite import rows as run_rows
@@ -270,7 +271,8 @@ def _keep_files(
             for inner in directories
             if here / inner not in folders
             and not inner.startswith(".")
-            and not (here / inner / SITE_MARK).exists()
+            # Where a folder is closed to us, Path's own questions raise.
+            and not os.path.exists(here / inner / SITE_MARK)  # noqa: PTH110
         )
         for file in sorted(names):
             source = here / file
@@ -279,19 +281,25 @@ def _keep_files(
                 stat = source.stat()
                 seen.append((relative, stat.st_size, stat.st_mtime_ns, stat.st_ino))
             # A link could lead to anything that whoever builds the site may read.
-            # Where a folder is closed to us, Path's own questions raise.
             if file.startswith(".") or os.path.islink(source) or not os.path.isfile(source):  # noqa: PTH113, PTH114
                 continue
             shown = file if source.suffix.lower() in _PLAIN else f"{run_rows.fitting(file)}.txt"
             target = site / "raw" / name / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if shown != file:
-                shown = _unused(shown, target.parent, {*names, *directories})
-            target = target.with_name(shown)
-            if _link(source, target):
-                found[relative] = target.relative_to(site).as_posix()
-            else:
-                unread.append(f"{name}/{relative}: cannot be read")
+            why = "cannot be read"
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                if shown != file:
+                    shown = _unused(shown, target.parent, {*names, *directories})
+                target = target.with_name(shown)
+                if _link(source, target):
+                    found[relative] = target.relative_to(site).as_posix()
+                    continue
+            except OSError as error:
+                # The site's folder may be a longer way from the root than the runs'.
+                if error.errno != errno.ENAMETOOLONG:
+                    raise
+                why = "its path would be too long in the site"
+            unread.append(whole(f"{name}/{relative}: {why}"))
     return found, unread, seen
 
 
