@@ -220,4 +220,6 @@ def _codes(response: requests.Response) -> set[str]:
 def _last_cause(error: Exception) -> str:
     """The innermost reason, without the address objects that requests wraps around it."""
     text = str(error).rsplit(": ", 1)[-1].strip("()'\" ")
+    # Brackets of its own were taken off with those around it.
+    text += ")" * (text.count("(") - text.count(")"))
     return text or type(error).__name__

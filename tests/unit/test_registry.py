@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -222,3 +223,14 @@ def test_nobody_answers(answer: dict[str, Any], mirror: str, message: str) -> No
     with pytest.raises(RoostError, match=message) as caught:
         Registry(REPOSITORY, mirror.format(tls=plain_http_port)).resolve(by_digest(ABSENT))
     assert not isinstance(caught.value, GoneError)
+
+
+def test_a_name_that_nobody_knows_is_said_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: Any, **__: Any) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(RoostError) as caught:
+        Registry(REPOSITORY, "http://registry.invalid:5000").resolve(by_digest(ABSENT))
+    assert caught.value.why is not None
+    assert caught.value.why.endswith("'registry.invalid' ([Errno -2] Name or service not known)")
