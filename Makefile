@@ -9,7 +9,7 @@ unexport VIRTUAL_ENV PYTHONPATH PYTHONHOME
 
 .PHONY: help
 help: ## Show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 .PHONY: setup
 setup: $(VENV)/.ready ## Make the virtual environment

@@ -148,13 +148,16 @@ def recipes(recipe: str | None, as_json: bool) -> None:
 @click.option("--on", "hardware", required=True, metavar="HARDWARE", help="Hardware id.")
 @click.option("--speculation", metavar="CHOICE", help="One of the recipe's choices.")
 @click.option("--variant", metavar="VARIANT", help="One of the recipe's variants.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
+)
 @click.option(
     "--format",
     "form",
     type=click.Choice(["docker", "argv", "json"]),
     default="docker",
     show_default=True,
+    help="How it is written down.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @options.lock_file

@@ -19,7 +19,9 @@ from roost.hosts import HostFacts
 @click.option("--on", "hardware", metavar="HARDWARE", help="Hardware id.")
 @click.option("--speculation", metavar="CHOICE", help="One of the recipe's choices.")
 @click.option("--variant", metavar="VARIANT", help="One of the recipe's variants.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting.")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting; repeatable."
+)
 @click.option(
     "--host-facts",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
@@ -38,7 +40,9 @@ from roost.hosts import HostFacts
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     help="Read them from this directory of snapshots.",
 )
-@click.option("--accept", multiple=True, metavar="ID", help="Go on with this error finding.")
+@click.option(
+    "--accept", multiple=True, metavar="ID", help="Go on with this error finding; repeatable."
+)
 @click.option("--frontier", is_flag=True, help="What the pool buys: context, requests, depth.")
 @click.option(
     "--plot",

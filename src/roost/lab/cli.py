@@ -85,7 +85,7 @@ def build(install: bool) -> None:
 
 @lab.command()
 @_name
-@click.option("--json", "as_json", is_flag=True, help="Machine-readable.")
+@click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")
 def status(name: str, as_json: bool) -> None:
     """Say what runs of a lab; exit 1 if not all of it does."""
     controller.check_machine()
