@@ -70,11 +70,13 @@ def test_each_notebook_refuses_a_misspelt_one_by_hand(path: Path, tmp_path: Path
     notebook = nbformat.read(path, as_version=4)
     (cell,) = (one for one in notebook.cells if "parameters" in one.metadata.get("tags", []))
     cell.source += "\nrun_dirr = 'here'"
-    client = NotebookClient(
-        notebook,
-        resources={"metadata": {"path": str(tmp_path)}},
-        kernel_manager_class=papermill_engine._Manager,
-    )
-    with pytest.raises(CellExecutionError, match=r"no parameter 'run_dirr', did you mean run_dir"):
-        client.execute()
+    with papermill_engine._kernel() as manager:
+        client = NotebookClient(
+            notebook,
+            resources={"metadata": {"path": str(tmp_path)}},
+            kernel_manager_class=manager,
+        )
+        refused = r"no parameter 'run_dirr', did you mean run_dir"
+        with pytest.raises(CellExecutionError, match=refused):
+            client.execute()
     assert not list(tmp_path.iterdir())

@@ -126,8 +126,8 @@ def thinking(on: bool | None, question: str = "gate:0123456789ab") -> Benchmark:
             thinking(False),
             thinking(False, "gate:ba9876543210"),
             "",
-            "not compared with its baseline: both are of gate, with other prompts, or the suite "
-            "asked otherwise: own and own",
+            "not compared with its baseline: both are of gate and of its prompts 'own', but the "
+            "suite or their texts have changed between the two",
         ),
         # In one from before this was kept.
         (
