@@ -335,8 +335,9 @@ def _gpu(facts: HostFacts, needs: Requirements) -> Iterator[Finding]:
             why="the recipe's settings are for that many cards",
             fix="correct roost_hardware for this host, or check why a card is missing",
         )
-    for gpu in facts.gpus:
-        yield from _one_gpu(gpu, needs, needs.gpu)
+    # Two cards of one kind have one and the same thing against them.
+    found = (one for gpu in facts.gpus for one in _one_gpu(gpu, needs, needs.gpu))
+    yield from dict.fromkeys(found)
 
 
 def _one_gpu(gpu: GpuFacts, needs: Requirements, wanted: Gpu) -> Iterator[Finding]:

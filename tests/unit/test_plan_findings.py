@@ -346,3 +346,28 @@ def test_what_a_host_has_free_is_no_more_than_it_has() -> None:
     assert made.memory.machine is not None
     assert made.memory.machine.kind == "unified"
     assert made.memory.machine.available_bytes == made.memory.machine.total_bytes == 1_024_000_000
+
+
+def test_what_holds_for_two_cards_is_said_once() -> None:
+    for gpus in (
+        cards("RTX 5070 Ti", "RTX 5070 Ti", driver="535.1"),
+        cards("RTX 5070 Ti", "RTX 5070 Ti", capability="8.6"),
+    ):
+        found = [one.text() for one in probed(gpus).findings]
+        assert len(found) == len(set(found))
+    # What differs is said of each.
+    both = probed(cards("RTX 5070 Ti", "RTX 5090", mib=12_000)).findings
+    assert [one.id for one in both].count("gpu-memory") == 2
+
+
+def test_what_a_larger_pool_buys_depends_on_prefix_caching() -> None:
+    def why(**given: Any) -> str:
+        made = plan(HERETIC, "rtx5070ti-x2", "none", **given)
+        return next(one.why for one in made.findings if one.id == "pool-beyond-use")
+
+    assert why(prefix_caching=True) == "memory beyond that buys prefix cache, and nothing else"
+    off = "prefix caching is off, so memory beyond that buys nothing"
+    assert why(prefix_caching=False) == off
+    # Unsaid it is off: the model has gated-delta layers.
+    assert CATALOG.recipes[HERETIC].settings.prefix_caching is None
+    assert why() == off

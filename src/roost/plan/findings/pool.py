@@ -101,13 +101,18 @@ def unused(s: Subject) -> Iterator[Finding]:
     if s.pool is None or sequences is None or s.resolved.settings.kv_cache_bytes is None:
         return
     if s.pool.max_concurrency > 1.5 * sequences:
+        given, architecture = s.settings.prefix_caching, s.target.architecture
+        # Where nothing is said, vLLM has it on but for models with gated-delta layers.
+        cached = given if given is not None else architecture is None or architecture.gdn is None
         enough = sequences * s.pool.bytes_for_one_request
         yield Finding(
             id="pool-beyond-use",
             severity="info",
             summary=f"the pool holds {s.pool.max_concurrency:.2f} requests of full length, and "
             f"{sequences} are served at once",
-            why="memory beyond that buys prefix cache, and nothing else",
+            why="memory beyond that buys prefix cache, and nothing else"
+            if cached
+            else "prefix caching is off, so memory beyond that buys nothing",
             fix=f"kv_cache_bytes={enough}",
             source="source 001",
         )
