@@ -309,6 +309,30 @@ def test_sixteen_sequences_on_two_cards_are_tight_and_not_refused() -> None:
     assert planned.tight
 
 
+def test_a_fix_is_the_setting_that_is_in_the_way() -> None:
+    """A pool that must stay leaves the graphs to shrink, or the slice, or nothing."""
+
+    def fix(need: int, **given: Any) -> str:
+        planned = budget.make(source_000(**given), need=lambda _: need)
+        return next(one.fix for one in planned.refusals if one.id == "out-of-memory")
+
+    pinned = 3_200_000_000
+    assert fix(pinned, max_num_seqs=64) == "max_num_seqs=32, or enforce_eager=true"
+    assert fix(pinned, max_num_batched_tokens=16_384) == "max_num_batched_tokens=4096"
+    one_card = fix(pinned, tensor_parallel=1)
+    assert one_card == "tensor_parallel=2"
+    alone = RTX5070TI.model_copy(update={"gpus": 1})
+    nowhere = budget.make(source_000(tensor_parallel=1).model_copy(update={"machine": alone}))
+    assert nowhere.refusals[0].fix.startswith("smaller weights, or more or larger GPUs")
+    assert "weights, takes 21.03 GiB" in nowhere.refusals[0].fix
+
+
+def test_no_share_of_memory_is_offered_that_is_not_free() -> None:
+    full = H200.model_copy(update={"available_bytes": GIB // 4})
+    planned = budget.make(case(full))
+    assert "gpu_memory_utilization=0" not in " ".join(one.fix for one in planned.refusals)
+
+
 # Parts that are loaded or not --------------------------------------------------------------------
 
 FULL = Contents(

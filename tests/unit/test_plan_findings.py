@@ -371,3 +371,20 @@ def test_what_a_larger_pool_buys_depends_on_prefix_caching() -> None:
     # Unsaid it is off: the model has gated-delta layers.
     assert CATALOG.recipes[HERETIC].settings.prefix_caching is None
     assert why() == off
+
+
+def test_ranks_that_do_not_fit_are_no_fix() -> None:
+    """The weights are 20.9 GiB, a card of 16 GB alone does not hold them."""
+    hardware = CATALOG.hardware["rtx5070ti-x2"]
+    assert hardware.gpu is not None
+    one = hardware.model_copy(update={"gpu": hardware.gpu.model_copy(update={"count": 1})})
+    known = CATALOG.model_copy(update={"hardware": {**CATALOG.hardware, "rtx5070ti-x2": one}})
+    made = plan(HERETIC, "rtx5070ti-x2", known=known, tensor_parallel=2)
+    fix = next(found.fix for found in made.findings if found.id == "too-few-gpus")
+    assert fix == "smaller weights, or hardware with 2 GPUs: it does not fit on 1"
+
+
+def test_no_fix_goes_beyond_the_context_of_the_model() -> None:
+    made = plan(DFLASH2, "gb10", max_model_len=10_000_000)
+    fixes = {found.id: found.fix for found in made.findings}
+    assert fixes["context-beyond-model"] == fixes["kv-below-context"] == "max_model_len=262144"

@@ -9,20 +9,23 @@ free. The terms themselves are in :mod:`roost.plan.terms`.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from roost.errors import UsageError
-from roost.plan import terms
+from roost.errors import RoostError, UsageError
+from roost.plan import remedies, terms
 from roost.plan.calibration import Calibration, builtin
 from roost.plan.case import Case
 from roost.plan.machine import Machine
+from roost.plan.remedies import Change
 from roost.plan.terms import DRAFTER, WEIGHTS, Term, bytes_of
-from roost.settings import Count, Strict
+from roost.settings import Count, Settings, Strict
 from roost.units import GIB
 
-_LESS = "a smaller max_num_batched_tokens or smaller weights"
+#: Bytes of a pool that is of use with these settings: one that holds a request.
+Need = Callable[[Settings], int]
 
 
 class Refusal(Strict):
@@ -85,7 +88,25 @@ class Budget(Strict):
         return self.bytes_of(*DRAFTER)
 
 
-def make(case: Case, calibration: Calibration | None = None) -> Budget:
+class _Division(NamedTuple):
+    """A budget of which nobody has said yet why it is refused."""
+
+    budget: Budget
+    pool: int  # negative: so much is missing
+    rest: int  # all but the pool
+    used: int  # what the engine takes off its share before there is a pool
+
+    @property
+    def too_high(self) -> bool:
+        start = self.budget.start
+        return start is not None and start.margin_bytes + start.uncertainty_bytes < 0
+
+    @property
+    def short(self) -> bool:
+        return self.pool <= 0 or self.budget.free_bytes + self.budget.uncertainty_bytes < 0
+
+
+def make(case: Case, calibration: Calibration | None = None, *, need: Need | None = None) -> Budget:
     """The budget of one GPU under vLLM 0.23 to 0.33, which split memory alike.
 
     What the engine subtracts from the share it was given is, in each of these versions: everything
@@ -93,10 +114,32 @@ def make(case: Case, calibration: Calibration | None = None) -> Budget:
     peak of the pass, and the estimated CUDA graphs. The context and NCCL are there before the
     engine looks at free memory, so they are no part of the share.
 
+    Args:
+        case: Machine, model and settings.
+        calibration: Measured points; none: those that ship with roost.
+        need: The smallest pool that a fix may leave; none: any that is not empty.
+
     Raises:
         UsageError: A setting that the terms depend on is not said.
     """
     calibration = calibration or builtin()
+    found = _divide(case, calibration)
+    start = found.budget.start
+    need = need or (lambda _: 1)
+    refusals = []
+    if start is not None and found.too_high:
+        refusals.append(_too_high(case, start, _letting_start(case, calibration, need, start)))
+    if found.short:
+        fix = _making_room(case, calibration, need, found)
+        refusals.append(
+            _no_pool(case, start, found.used, fix)
+            if found.pool <= 0 and start is not None
+            else _out_of_memory(case, found.budget.free_bytes, found.rest, fix)
+        )
+    return found.budget.model_copy(update={"refusals": tuple(refusals)})
+
+
+def _divide(case: Case, calibration: Calibration) -> _Division:
     settings = case.settings
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         if getattr(settings, name) is None:
@@ -135,24 +178,16 @@ def make(case: Case, calibration: Calibration | None = None) -> Budget:
     )
     free = machine.available_bytes - sum(term.bytes for term in listed)
     uncertainty = _together([machine.uncertainty_bytes, *(term.uncertainty for term in listed)])
-    refusals = []
-    if start is not None and start.margin_bytes + start.uncertainty_bytes < 0:
-        refusals.append(_too_high(case, start))
-    if pool <= 0 or free + uncertainty < 0:
-        refusals.append(
-            _no_pool(case, start, used + reserve)
-            if pool <= 0 and start is not None
-            else _out_of_memory(case, free, taken + used + reserve)
-        )
-    return Budget(
+    budget = Budget(
         machine=machine,
         terms=listed,
         kv_cache_bytes=max(0, pool),
         start=start,
         free_bytes=free,
         uncertainty_bytes=uncertainty,
-        refusals=tuple(refusals),
+        refusals=(),
     )
+    return _Division(budget, pool, rest=taken + used + reserve, used=used + reserve)
 
 
 def _start(case: Case, before: list[Term]) -> Start | None:
@@ -172,7 +207,7 @@ def _start(case: Case, before: list[Term]) -> Start | None:
     )
 
 
-def _too_high(case: Case, start: Start) -> Refusal:
+def _too_high(case: Case, start: Start, fix: str) -> Refusal:
     utilization = case.settings.gpu_memory_utilization or 0
     total = case.machine.total_bytes
     why = "vLLM refuses to start where less than that share of the total is free"
@@ -183,7 +218,7 @@ def _too_high(case: Case, start: Start) -> Refusal:
         summary=f"gpu_memory_utilization {utilization} asks for {gib(start.requested_bytes)} of "
         f"{gib(total)} GiB, and {gib(start.free_bytes)} GiB are free at start",
         why=why,
-        fix=f"gpu_memory_utilization={start.highest_utilization}",
+        fix=fix,
         figures={
             "requested_bytes": start.requested_bytes,
             "free_bytes": start.free_bytes,
@@ -194,14 +229,67 @@ def _too_high(case: Case, start: Start) -> Refusal:
     )
 
 
-def _no_pool(case: Case, start: Start, used: int) -> Refusal:
+def _of_use(tried: _Division, case: Case, need: Need) -> bool:
+    """Whether the pool holds what it must, with settings that the engine takes."""
+    try:
+        return tried.pool >= need(case.settings)
+    except RoostError:
+        return False
+
+
+def _letting_start(case: Case, calibration: Calibration, need: Need, start: Start) -> str:
+    """The fix where more is asked for than is free."""
+    share = {"gpu_memory_utilization": start.highest_utilization}
+
+    def mends(other: Case) -> bool:
+        tried = _divide(other, calibration)
+        pinned = other.settings.kv_cache_bytes is not None
+        return not tried.too_high and (pinned or _of_use(tried, other, need))
+
+    def pools(_: Case) -> Iterator[Change]:
+        if start.highest_utilization > 0:
+            yield share
+
+    fix = remedies.making_room(case, mends, pools=pools, taken={})
+    return fix or "free memory: what is free at start is too little for this model"
+
+
+def _making_room(case: Case, calibration: Calibration, need: Need, found: _Division) -> str:
+    """The fix of a budget in which there is no room for a pool."""
+
+    def mends(other: Case) -> bool:
+        tried = _divide(other, calibration)
+        return not tried.short and _of_use(tried, other, need)
+
+    def pools(other: Case) -> Iterator[Change]:
+        tried = _divide(other, calibration)
+        if other.settings.kv_cache_bytes is not None:
+            room = other.machine.available_bytes - tried.rest
+            if 0 < room < other.settings.kv_cache_bytes:
+                yield {"kv_cache_bytes": room}
+        elif (start := tried.budget.start) is not None:
+            # Asks for a tenth of the memory more than is used up, which leaves that much for the
+            # pool.
+            share = math.ceil(tried.used / other.machine.total_bytes * 100 + 10) / 100
+            for asked in dict.fromkeys((share, start.highest_utilization)):
+                if 0 < asked <= start.highest_utilization:
+                    yield {"gpu_memory_utilization": asked}
+
+    taken: dict[str, int] = {}
+    for term in found.budget.terms:
+        name = "weights" if term.name in WEIGHTS else term.name
+        taken[name] = taken.get(name, 0) + (term.bytes if term.name != "KV pool" else 0)
+    if fix := remedies.making_room(case, mends, pools=pools, taken=taken):
+        return fix
+    largest = max(taken, key=lambda name: taken[name])
+    return (
+        "smaller weights, or more or larger GPUs: no setting makes room, and the largest part, "
+        f"{largest}, takes {gib(taken[largest])} GiB"
+    )
+
+
+def _no_pool(case: Case, start: Start, used: int, fix: str) -> Refusal:
     """The share of memory that the engine may take is used up before there is a pool."""
-    fix = _LESS
-    # Asks for a tenth of the memory more than is used up, which leaves that much for the pool.
-    share = math.ceil(used / case.machine.total_bytes * 100 + 10) / 100
-    share = min(share, start.highest_utilization)
-    if share * case.machine.total_bytes > used:
-        fix = f"gpu_memory_utilization={share}"
     missing = used - start.requested_bytes
     return Refusal(
         id="out-of-memory",
@@ -218,14 +306,8 @@ def _no_pool(case: Case, start: Start, used: int) -> Refusal:
     )
 
 
-def _out_of_memory(case: Case, free: int, rest: int) -> Refusal:
+def _out_of_memory(case: Case, free: int, rest: int, fix: str) -> Refusal:
     available = case.machine.available_bytes
-    room = available - rest
-    fix = _LESS
-    if case.settings.kv_cache_bytes is not None and room > 0:
-        fix = f"kv_cache_bytes={room}"
-    elif room > 0:
-        fix = "a lower gpu_memory_utilization, or " + fix
     missing = max(-free, 1)
     return Refusal(
         id="out-of-memory",

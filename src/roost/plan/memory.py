@@ -35,6 +35,8 @@ _KV_ITEM_BYTES: dict[str, int] = {
 _MOST_TOKENS = 2**31 - 1
 _MOST_BYTES = 2**50
 
+_NO_ROOM = "smaller weights, or more or larger GPUs: no room is left for a pool of use"
+
 # What FlashInfer's gated-delta prefill, which hands out states, asks of the keys (vLLM 0.33).
 _CHECKPOINT_KEY_DIM = 128
 
@@ -322,7 +324,13 @@ def require_servable(pool: KvPool, *, max_num_seqs: int | None = None) -> None:
         raise refusal
 
 
-def pool_refusals(pool: KvPool, *, max_num_seqs: int | None = None) -> Iterator[PoolRefusedError]:
+def pool_refusals(
+    pool: KvPool,
+    *,
+    max_num_seqs: int | None = None,
+    room: int = _MOST_BYTES,
+    context: int = _MOST_TOKENS,
+) -> Iterator[PoolRefusedError]:
     """What the engine would die of with this pool, in the order in which it would.
 
     Args:
@@ -331,9 +339,11 @@ def pool_refusals(pool: KvPool, *, max_num_seqs: int | None = None) -> Iterator[
             and more). ``None`` leaves it out, which is right for eager execution and on a CPU:
             only the capture of CUDA graphs asks for it (vLLM 0.24.0, after its line on the size
             of the pool).
+        room: Bytes of the largest pool that there is memory for: no fix asks for more.
+        context: Of the model, tokens: no fix asks for more.
     """
     if not pool.fits_one_request:
-        yield _too_small(pool)
+        yield _too_small(pool, room, context)
     if pool.splits_drafter:
         groups = sum(kind.groups_with_drafter for kind in pool.kinds)
         layers = sum(kind.of_drafter for kind in pool.kinds)
@@ -351,16 +361,26 @@ def pool_refusals(pool: KvPool, *, max_num_seqs: int | None = None) -> Iterator[
         )
     stateful = any(kind.name == "gated delta" for kind in pool.kinds)
     if stateful and max_num_seqs is not None and max_num_seqs > pool.num_blocks:
+        enough = max(max_num_seqs * pool.block_bytes, pool.bytes_for_one_request)
+        fixes = [f"max_num_seqs={pool.num_blocks}"] if pool.num_blocks else []
+        if not fixes and enough <= room:
+            fixes = [f"kv_cache_bytes={enough}"]
         yield TooManySequencesError(
             f"max_num_seqs {max_num_seqs:,} is above the {pool.num_blocks:,} blocks of the KV pool",
             why="every sequence needs a block for its gated-delta state",
-            fix=f"max_num_seqs={pool.num_blocks}",
+            fix=", or ".join(fixes) or _NO_ROOM,
             values={"max_num_seqs": max_num_seqs, "num_blocks": pool.num_blocks},
         )
 
 
-def _too_small(pool: KvPool) -> KvTooSmallError:
+def _too_small(pool: KvPool, room: int, context: int) -> KvTooSmallError:
     longest = pool.estimated_max_model_len or 0
+    fixes = []
+    # Beyond its own context the model is refused whatever the pool holds.
+    if pool.max_model_len <= context and pool.bytes_for_one_request <= room:
+        fixes.append(f"kv_cache_bytes={pool.bytes_for_one_request}")
+    if longest:
+        fixes.append(f"max_model_len={min(longest, context)}")
     blocks = f"{pool.blocks_per_request:,} blocks of {pool.block_bytes:,} bytes"
     if pool.reserved_blocks:
         blocks += f" and {pool.reserved_blocks:,} that stays free"
@@ -368,8 +388,7 @@ def _too_small(pool: KvPool) -> KvTooSmallError:
         f"the KV pool of {pool.kv_cache_bytes:,} bytes does not hold one request of "
         f"{pool.max_model_len:,} tokens",
         why=f"it takes {blocks}, and the pool has {pool.num_blocks:,}",
-        fix=f"kv_cache_bytes={pool.bytes_for_one_request}"
-        + (f", or max_model_len={longest}" if longest else ""),
+        fix=", or ".join(fixes) or _NO_ROOM,
         values={
             "kv_cache_bytes": pool.kv_cache_bytes,
             "needed_bytes": pool.bytes_for_one_request,

@@ -31,6 +31,7 @@ from roost.plan.rules import Device, rules_for
 from roost.plan.sglang import Split
 from roost.plan.subject import Side, Subject
 from roost.plan.terms import DRAFTER, WEIGHTS, Term, bytes_of
+from roost.settings import Settings
 from roost.units import GIB
 
 if TYPE_CHECKING:
@@ -338,12 +339,47 @@ def _with_budget(subject: Subject) -> Subject:
     case = _case(subject)
     if case is None:
         return _blocked(subject, *_unknown_size(subject))
+    need = _need(subject)
+    subject = replace(subject, case=case, need=need)
     try:
-        return replace(subject, budget=budget.make(case))
+        return replace(subject, budget=budget.make(case, need=need))
     except UsageError as error:
         return _blocked(
             subject, _obstacle("memory-not-planned", "info", error, "roost.plan.budget")
         )
+
+
+def _need(subject: Subject) -> budget.Need:
+    """The smallest pool that serves: it holds a request, and a state for each sequence."""
+    architecture, rules = subject.target.architecture, subject.rules
+    if architecture is None or rules is None or _unknown_drafter(subject):
+        return lambda _: 1
+
+    def need(settings: Settings) -> int:
+        try:
+            pool = lay_out(
+                architecture,
+                subject.drafter.drafter if subject.drafter else None,
+                settings,
+                method=subject.resolved.speculation.method,
+                kv_cache_bytes=1,
+                rules=rules,
+            )
+        except (PoolRefusedError, UsageError):
+            return 1  # which is said of itself, and no size of the pool mends
+        stateful = architecture.gdn is not None and not settings.enforce_eager
+        states = (settings.max_num_seqs or 0) * pool.block_bytes if stateful else 0
+        return max(pool.bytes_for_one_request, states)
+
+    return need
+
+
+def _room(subject: Subject) -> int | None:
+    """The largest pool that memory may hold, as far as the estimates go; none: not known."""
+    made = subject.budget
+    if made is None:
+        return None
+    return max(0, made.free_bytes + made.kv_cache_bytes + made.uncertainty_bytes)
 
 
 def _unknown_size(subject: Subject) -> Iterator[Finding]:
@@ -390,8 +426,11 @@ def _with_pool(subject: Subject) -> Subject:
         return subject
     # Only the capture of CUDA graphs asks for a block a sequence.
     graphs = subject.compute_capability is not None and not subject.settings.enforce_eager
+    limits = {} if (room := _room(subject)) is None else {"room": room}
+    if not subject.may_exceed_context:
+        limits["context"] = architecture.context
     refusals = memory.pool_refusals(
-        pool, max_num_seqs=subject.settings.max_num_seqs if graphs else None
+        pool, max_num_seqs=subject.settings.max_num_seqs if graphs else None, **limits
     )
     found = [_obstacle(error.id, "error", error, rules.source) for error in refusals]
     plain = None
@@ -439,7 +478,7 @@ def _with_sglang(subject: Subject) -> Subject:
         return _blocked(
             subject, _obstacle("memory-not-planned", "info", error, "roost.plan.sglang")
         )
-    return replace(subject, split=split)
+    return replace(subject, case=case, split=split)
 
 
 def _memory(subject: Subject) -> Memory:

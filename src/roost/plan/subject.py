@@ -6,19 +6,22 @@ from dataclasses import dataclass
 
 from roost.catalog import Catalog
 from roost.catalog_schema import KnownImage, Model
-from roost.errors import RoostError
+from roost.errors import RefusedError, RoostError
 from roost.figures import Figure
 from roost.hosts import HostFacts
 from roost.launch.pinning import Weights
 from roost.launch.resolving import Resolved
+from roost.plan import budget as budgets
+from roost.plan import memory, sglang
 from roost.plan.architecture import Architecture, Drafter
-from roost.plan.budget import Budget
-from roost.plan.case import Load
+from roost.plan.budget import Budget, Need
+from roost.plan.case import Case, Load
 from roost.plan.contents import Contents
 from roost.plan.finding import Finding
 from roost.plan.machine import Machine
 from roost.plan.memory import KvPool
 from roost.plan.pool import layers_added
+from roost.plan.remedies import Change, changed
 from roost.plan.rules import EngineRules
 from roost.plan.sglang import Split
 from roost.plan.widths import Widths
@@ -73,6 +76,8 @@ class Subject:
 
     Attributes:
         settings: As said; for those that are not, the engine's defaults.
+        case: What the memory is divided for; none: it is not known.
+        need: The smallest pool that serves; none: not known.
         obstacles: Why there is no pool or budget: the engine would not start, or nobody can compute
             it.
     """
@@ -87,6 +92,8 @@ class Subject:
     rules: EngineRules | None
     pool: KvPool | None
     pool_in_model_type: KvPool | None = None
+    case: Case | None = None
+    need: Need | None = None
     budget: Budget | None = None
     split: Split | None = None
     obstacles: tuple[Finding, ...] = ()
@@ -101,6 +108,11 @@ class Subject:
         """Longest request, tokens: as said, else the model's own."""
         own = self.target.architecture.context if self.target.architecture else None
         return self.settings.max_model_len or own
+
+    @property
+    def may_exceed_context(self) -> bool:
+        """Whether the engine was told to take requests beyond the model's own context."""
+        return self.resolved.spec.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
@@ -154,6 +166,24 @@ class Subject:
         forced = forcing.forces_drafter_backend if forcing else None
         chosen = forced or settings.drafter_attention_backend or settings.attention_backend
         return chosen.upper() if chosen else None
+
+    def fits_with(self, change: Change) -> bool:
+        """Whether it would fit with other settings; what cannot be computed counts as a yes."""
+        ranks = change.get("tensor_parallel")
+        if ranks is not None and self.target.architecture is not None:
+            try:
+                memory.require_shares(self.target.architecture, self.layers_added, ranks)
+            except RefusedError:
+                return False
+        if self.case is None:
+            return True
+        case = changed(self.case, change)
+        if self.resolved.engine.style == "sglang":
+            strategy = sglang.strategy_of(self.resolved.spec.command)
+            return sglang.make(case, version=self.version, strategy=strategy).fits
+        made = budgets.make(case)
+        enough = self.need(case.settings) if self.need else 1
+        return made.fits and made.kv_cache_bytes >= enough
 
     @property
     def forcing_image(self) -> KnownImage | None:

@@ -37,7 +37,7 @@ def flashinfer_window(s: Subject) -> Iterator[Finding]:
             "left is not the same for all layers`",
             why=f"{drafter.sliding_layers} drafter layer(s) see {drafter.window:,} tokens, the "
             "target's all of them" + (f"; {forced.reason}" if forced else ""),
-            fix=_other_image(s) if forced else _TRITON,
+            fix=_other_image(s) if forced else _triton(s),
             source=forced.source if forced else "source 000",
             date=forced.date if forced else None,
         )
@@ -48,7 +48,7 @@ def flashinfer_window(s: Subject) -> Iterator[Finding]:
             summary="a FlashInfer target or drafter takes the whole engine to piecewise CUDA "
             "graphs",
             why="FlashInfer supports full graphs only for steps of one token, speculation has more",
-            fix=_other_image(s) if forced else _TRITON,
+            fix=_other_image(s) if forced else _triton(s),
             source="logs of vLLM 0.24.0; source 000",
             date=dt.date(2026, 11, 29),
         )
@@ -64,10 +64,19 @@ def drafter_backend(s: Subject) -> Iterator[Finding]:
         summary="the drafter's attention backend is left to the engine",
         why="it is not inherited from the target; where the engine takes FlashInfer, the whole "
         "engine falls to piecewise CUDA graphs",
-        fix=_TRITON,
+        fix=_triton(s),
         source="source 000; logs of vLLM 0.24.0",
         date=dt.date(2026, 11, 29),
     )
+
+
+def _triton(s: Subject) -> str:
+    """Triton for target and drafter, where each of them is told something else."""
+    settings = s.resolved.settings
+    own = "drafter_" + _TRITON
+    if settings.drafter_attention_backend is None:
+        return _TRITON
+    return own if s.target_backend not in {None, "FLASHINFER"} else f"{_TRITON} and {own}"
 
 
 def _other_image(s: Subject) -> str:
@@ -179,7 +188,7 @@ def eager(s: Subject) -> Iterator[Finding]:
             summary="enforce_eager gives up CUDA graphs",
             why="38 against 217 tok/s on two RTX 5070 Ti (5.7 times), 91.4 against 4.6 ms a "
             "token on an H200; graphs take about 0.3 GB a card",
-            fix="enforce_eager=false",
+            fix="enforce_eager=false" if s.fits_with({"enforce_eager": False}) else "",
             source="source 000; logs of vLLM 0.24.0",
             date=dt.date(2026, 11, 29),
         )

@@ -36,7 +36,9 @@ def tensor_parallel(s: Subject) -> Iterator[Finding]:
         severity="error",
         summary=f"tensor_parallel {wanted} on {have} GPU(s)",
         why=why,
-        fix=f"tensor_parallel={have}",
+        fix=f"tensor_parallel={have}"
+        if s.fits_with({"tensor_parallel": have})
+        else f"smaller weights, or hardware with {wanted} GPUs: it does not fit on {have}",
         source="source 001" if unified else "logs of vLLM 0.24.0",
     )
 
@@ -51,7 +53,9 @@ def idle_gpus(s: Subject) -> Iterator[Finding]:
             severity="warning",
             summary=f"tensor_parallel {wanted} leaves {have - wanted} GPU(s) idle",
             why="weights and KV cache are then on the first card(s) alone",
-            fix=f"tensor_parallel={have}",
+            fix=f"tensor_parallel={have}"
+            if s.fits_with({"tensor_parallel": have})
+            else f"hardware with {wanted} GPU(s): the model does not go on {have} of these",
             source="hardware profile",
         )
 
@@ -101,7 +105,8 @@ def unlike_gpus(s: Subject) -> Iterator[Finding]:
             summary="the host's GPUs differ: " + ", ".join(names),
             why="tensor parallelism gives each card the same share, so the smallest sets the "
             "budget, and no profile describes the pair",
-            fix="tensor_parallel=1, or a profile of your own that describes them",
+            fix=("tensor_parallel=1, or " if s.fits_with({"tensor_parallel": 1}) else "")
+            + "a profile of your own that describes them",
             source="host facts",
         )
 

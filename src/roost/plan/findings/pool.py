@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from roost.plan.budget import gib
 from roost.plan.finding import Finding
+from roost.plan.remedies import written
 from roost.plan.subject import Subject
 
 
@@ -49,12 +50,16 @@ def shorter_than_asked(s: Subject) -> Iterator[Finding]:
         return
     longest = s.split.kv_pool_tokens - 1
     if longest < length:
+        own = s.target.architecture.context if s.target.architecture else longest
+        fix = f"max_model_len={min(longest, own)}"
+        if length <= own:
+            fix += ", or a higher gpu_memory_utilization"
         yield Finding(
             id="kv-below-context",
             severity="warning",
             summary=f"the KV pool holds about {longest:,} tokens, and requests may have {length:,}",
             why="SGLang takes no request longer than its pool, whatever the context is set to",
-            fix=f"max_model_len={longest}, or a higher gpu_memory_utilization",
+            fix=fix,
             source="sources of SGLang 0.5.14 to 0.5.23",
         )
 
@@ -63,12 +68,15 @@ def prefill_slice(s: Subject) -> Iterator[Finding]:
     """Every slice must hold at least one token of each sequence."""
     tokens, sequences = s.settings.max_num_batched_tokens, s.settings.max_num_seqs
     if tokens is not None and sequences is not None and tokens < sequences:
+        tries = [{"max_num_batched_tokens": value} for value in (max(2048, sequences), sequences)]
+        larger = next((one for one in tries if s.fits_with(one)), None)
+        fixes = [written(one) for one in (larger, {"max_num_seqs": tokens}) if one]
         yield Finding(
             id="batched-tokens-below-sequences",
             severity="error",
             summary=f"max_num_batched_tokens {tokens} is less than max_num_seqs {sequences}",
             why="every sequence takes a token of each step, and the engine refuses to start",
-            fix=f"max_num_batched_tokens={max(2048, sequences)}",
+            fix=", or ".join(fixes),
             source="logs of vLLM 0.24.0",
         )
 

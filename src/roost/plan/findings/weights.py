@@ -151,7 +151,7 @@ def context(s: Subject) -> Iterator[Finding]:
     wanted, model = s.resolved.settings.max_model_len, s.target.architecture
     if wanted is None or model is None or wanted <= model.context:
         return
-    allowed = s.resolved.spec.env.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
+    allowed = s.may_exceed_context
     yield Finding(
         id="context-beyond-model",
         severity="warning" if allowed else "error",
