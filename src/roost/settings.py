@@ -87,6 +87,11 @@ def _require_json(said: str) -> None:
             ) from None
 
 
+def backend_name(said: str | None) -> str | None:
+    """An attention backend in capitals (vLLM takes either case); none: the engine chooses."""
+    return None if said is None or said.lower() == "auto" else said.upper()
+
+
 def merge(layers: Iterable[Settings]) -> Settings:
     """Later layers win key by key; ``extra_args`` add up in layer order.
 

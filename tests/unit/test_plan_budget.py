@@ -309,6 +309,14 @@ def test_sixteen_sequences_on_two_cards_are_tight_and_not_refused() -> None:
     assert planned.tight
 
 
+@pytest.mark.parametrize("backend", ["FLASHINFER", "flashinfer", "FlashInfer"])
+def test_a_backend_takes_graphs_however_it_is_spelled(backend: str) -> None:
+    def graphs(**given: Any) -> int:
+        return budget.make(source_000(**given)).bytes_of("CUDA graphs")
+
+    assert graphs(attention_backend=backend) == graphs(attention_backend="FLASHINFER") < graphs()
+
+
 def test_a_fix_is_the_setting_that_is_in_the_way() -> None:
     """A pool that must stay leaves the graphs to shrink, or the slice, or nothing."""
 

@@ -124,6 +124,12 @@ def with_mtp() -> Catalog:
     return with_recipe(FP8, speculation={**CATALOG.recipes[FP8].speculation, "mtp": mtp})
 
 
+def unspoken() -> Catalog:
+    """The catalogue with a recipe that leaves the attention backend to the engine."""
+    settings = CATALOG.recipes[HERETIC].settings.model_copy(update={"attention_backend": None})
+    return with_recipe(HERETIC, settings=settings)
+
+
 def with_drafter(config: dict[str, Any], **changes: Any) -> Catalog:
     """The catalogue with another drafter in place of today's of source 000."""
     repo = "z-lab/Qwen3.6-35B-A3B-DFlash"
@@ -371,6 +377,25 @@ def test_what_a_larger_pool_buys_depends_on_prefix_caching() -> None:
     # Unsaid it is off: the model has gated-delta layers.
     assert CATALOG.recipes[HERETIC].settings.prefix_caching is None
     assert why() == off
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("FLASHINFER", "flashinfer"), ("TRITON_ATTN", "triton_attn"), ("auto", None)]
+)
+def test_a_backend_is_the_same_in_either_case(one: str, other: str | None) -> None:
+    """And ``auto`` is what holds where nothing is said."""
+    for choice in ("mtp", "dflash"):
+        made = [
+            plan(HERETIC, "gb10", choice, attention_backend=spelled, known=unspoken())
+            for spelled in (one, other)
+        ]
+        assert made[0].memory == made[1].memory
+        assert [found.id for found in made[0].findings] == [found.id for found in made[1].findings]
+
+
+def test_an_automatic_backend_is_one_that_is_left_to_the_engine() -> None:
+    made = plan(HERETIC, "gb10", "mtp", attention_backend="auto")
+    assert "drafter-backend-automatic" in {one.id for one in made.findings}
 
 
 def test_ranks_that_do_not_fit_are_no_fix() -> None:

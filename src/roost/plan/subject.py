@@ -25,7 +25,7 @@ from roost.plan.remedies import Change, changed
 from roost.plan.rules import EngineRules
 from roost.plan.sglang import Split
 from roost.plan.widths import Widths
-from roost.settings import Settings
+from roost.settings import Settings, backend_name
 
 
 @dataclass(frozen=True)
@@ -156,16 +156,16 @@ class Subject:
     @property
     def target_backend(self) -> str | None:
         """The target's attention backend as asked for, in capitals; none: automatic."""
-        asked = self.resolved.settings.attention_backend
-        return asked.upper() if asked else None
+        return backend_name(self.resolved.settings.attention_backend)
 
     @property
     def drafter_backend(self) -> str | None:
         """The drafter's or the MTP head's, as asked for or as the image has it."""
         forcing, settings = self.forcing_image, self.resolved.settings
         forced = forcing.forces_drafter_backend if forcing else None
-        chosen = forced or settings.drafter_attention_backend or settings.attention_backend
-        return chosen.upper() if chosen else None
+        return backend_name(
+            forced or settings.drafter_attention_backend or settings.attention_backend
+        )
 
     def fits_with(self, change: Change) -> bool:
         """Whether it would fit with other settings; what cannot be computed counts as a yes."""

@@ -16,7 +16,7 @@ from roost.plan.architecture import ITEM_BYTES, Attention, Drafter, Gdn
 from roost.plan.calibration import Calibration, Fit, distance
 from roost.plan.case import Case
 from roost.plan.widths import Widths
-from roost.settings import Strict
+from roost.settings import Strict, backend_name
 
 Kind = Literal["exact", "measured", "estimate"]
 
@@ -304,7 +304,7 @@ def graphs(case: Case, calibration: Calibration) -> list[Term]:
         max_num_batched_tokens=settings.max_num_batched_tokens or 1,
     )
     backends = {settings.attention_backend, settings.drafter_attention_backend}
-    if case.depth and "FLASHINFER" in backends:
+    if case.depth and "FLASHINFER" in map(backend_name, backends):
         # Such a backend takes the engine down to piecewise graphs when it speculates.
         full = []
     number = len(piecewise) + len(full)
