@@ -335,6 +335,34 @@ def test_a_fix_is_the_setting_that_is_in_the_way() -> None:
     assert "weights, takes 21.03 GiB" in nowhere.refusals[0].fix
 
 
+def test_a_pool_that_only_the_estimates_take_is_tight() -> None:
+    """Of 0.9 of the card weights take nearly all; what is not exact decides if a pool is left."""
+
+    def left(weights: int, need: int = 1) -> budget.Budget:
+        load = Load(
+            contents=Contents(
+                language=Part(tensors=1, bytes=weights),
+                embedding=Part(tensors=1, bytes=1),
+                vision=Part(tensors=0),
+            ),
+            source="headers",
+        )
+        return budget.make(case(load=load), need=lambda _: need)
+
+    room = math.ceil(0.9 * H200.total_bytes)
+    empty = left(GIB)
+    others = sum(t.bytes for t in empty.terms if t.name not in {"KV pool", "CUDA context"}) - GIB
+    unsure = empty.pool_uncertainty_bytes
+    assert unsure > 0
+    for excess, tight in ((unsure // 2, True), (2 * unsure, False)):
+        planned = left(room - others + excess)
+        assert planned.kv_cache_bytes == 0
+        assert (planned.fits, planned.tight) == (tight, tight)
+    assert not left(room - others + unsure // 2, need=unsure).fits
+    assert empty.fits
+    assert not empty.tight
+
+
 def test_no_share_of_memory_is_offered_that_is_not_free() -> None:
     full = H200.model_copy(update={"available_bytes": GIB // 4})
     planned = budget.make(case(full))

@@ -124,6 +124,12 @@ def with_mtp() -> Catalog:
     return with_recipe(FP8, speculation={**CATALOG.recipes[FP8].speculation, "mtp": mtp})
 
 
+def unpinned() -> Catalog:
+    """The catalogue with a recipe whose pool is what utilisation leaves."""
+    settings = CATALOG.recipes[FP8].settings.model_copy(update={"kv_cache_bytes": None})
+    return with_recipe(FP8, settings=settings)
+
+
 def unspoken() -> Catalog:
     """The catalogue with a recipe that leaves the attention backend to the engine."""
     settings = CATALOG.recipes[HERETIC].settings.model_copy(update={"attention_backend": None})
@@ -413,3 +419,16 @@ def test_no_fix_goes_beyond_the_context_of_the_model() -> None:
     made = plan(DFLASH2, "gb10", max_model_len=10_000_000)
     fixes = {found.id: found.fix for found in made.findings}
     assert fixes["context-beyond-model"] == fixes["kv-below-context"] == "max_model_len=262144"
+
+
+def test_a_pool_that_may_hold_a_request_is_a_warning() -> None:
+    """A pool that utilisation sizes is as uncertain as what is taken off before it."""
+
+    def severity(share: float, name: str) -> str | None:
+        made = plan(FP8, "gb10", gpu_memory_utilization=share, known=unpinned())
+        assert made.memory.kv_cache_bytes is not None
+        return next((one.severity for one in made.findings if one.id == name), None)
+
+    for name in ("kv-too-small", "max-num-seqs"):
+        seen = [severity(share / 100, name) for share in range(36, 45)]
+        assert list(dict.fromkeys(seen)) == ["error", "warning", None], name

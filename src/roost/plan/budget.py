@@ -61,6 +61,9 @@ class Budget(Strict):
     start: Start | None = Field(description="none: no GPU")
     free_bytes: int = Field(description="left of what is available; negative: so much is missing")
     uncertainty_bytes: Annotated[int, Field(ge=0)] = Field(description="of free_bytes")
+    pool_uncertainty_bytes: Annotated[int, Field(ge=0)] = Field(
+        description="of kv_cache_bytes; 0: the settings give it"
+    )
     refusals: tuple[Refusal, ...]
 
     @property
@@ -71,7 +74,8 @@ class Budget(Strict):
     @property
     def tight(self) -> bool:
         """Whether the estimates leave open if it fits."""
-        return self.fits and self.free_bytes < self.uncertainty_bytes
+        unsure = self.free_bytes < self.uncertainty_bytes or not self.kv_cache_bytes
+        return self.fits and unsure
 
     def bytes_of(self, *names: str) -> int:
         """Bytes of all terms with one of these names."""
@@ -129,7 +133,7 @@ def make(case: Case, calibration: Calibration | None = None, *, need: Need | Non
     refusals = []
     if start is not None and found.too_high:
         refusals.append(_too_high(case, start, _letting_start(case, calibration, need, start)))
-    if found.short:
+    if found.short and not _left_open(found, case, need):
         fix = _making_room(case, calibration, need, found)
         refusals.append(
             _no_pool(case, start, found.used, fix)
@@ -178,6 +182,7 @@ def _divide(case: Case, calibration: Calibration) -> _Division:
     )
     free = machine.available_bytes - sum(term.bytes for term in listed)
     uncertainty = _together([machine.uncertainty_bytes, *(term.uncertainty for term in listed)])
+    subtracted = [term.uncertainty for term in (*resident, *graphs, *transient, *host)]
     budget = Budget(
         machine=machine,
         terms=listed,
@@ -185,6 +190,7 @@ def _divide(case: Case, calibration: Calibration) -> _Division:
         start=start,
         free_bytes=free,
         uncertainty_bytes=uncertainty,
+        pool_uncertainty_bytes=_together(subtracted) if settings.kv_cache_bytes is None else 0,
         refusals=(),
     )
     return _Division(budget, pool, rest=taken + used + reserve, used=used + reserve)
@@ -235,6 +241,14 @@ def _of_use(tried: _Division, case: Case, need: Need) -> bool:
         return tried.pool >= need(case.settings)
     except RoostError:
         return False
+
+
+def _left_open(found: _Division, case: Case, need: Need) -> bool:
+    """Whether the estimates alone keep the engine's share from holding a pool."""
+    made = found.budget
+    most = found.pool + made.pool_uncertainty_bytes
+    overfull = made.free_bytes + made.uncertainty_bytes < 0
+    return not overfull and most > 0 and _of_use(found._replace(pool=most), case, need)
 
 
 def _letting_start(case: Case, calibration: Calibration, need: Need, start: Start) -> str:

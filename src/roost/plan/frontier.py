@@ -91,6 +91,8 @@ def _row(case: Case, rules: EngineRules, depth: int, contexts: Sequence[int]) ->
     size = planned.kv_cache_bytes
     if planned.refusals:
         return _none(depth, size, contexts, planned.refusals[0].summary)
+    if not size:
+        return _none(depth, size, contexts, "by the estimates nothing is left for a pool")
     longest = case.architecture.context
     try:
         pool = _pool(varied, rules, longest, size)

@@ -374,6 +374,17 @@ def _need(subject: Subject) -> budget.Need:
     return need
 
 
+def _severity(error: PoolRefusedError, pool: memory.KvPool, subject: Subject) -> Severity:
+    """A pool is too small by more than the estimates that size it may be off, or perhaps."""
+    made = subject.budget
+    most = pool.kv_cache_bytes + (made.pool_uncertainty_bytes if made else 0)
+    needed = {
+        "kv-too-small": pool.bytes_for_one_request,
+        "max-num-seqs": error.values.get("max_num_seqs", 0) * pool.block_bytes,
+    }
+    return "warning" if most >= needed.get(error.id, most + 1) else "error"
+
+
 def _room(subject: Subject) -> int | None:
     """The largest pool that memory may hold, as far as the estimates go; none: not known."""
     made = subject.budget
@@ -432,7 +443,10 @@ def _with_pool(subject: Subject) -> Subject:
     refusals = memory.pool_refusals(
         pool, max_num_seqs=subject.settings.max_num_seqs if graphs else None, **limits
     )
-    found = [_obstacle(error.id, "error", error, rules.source) for error in refusals]
+    found = [
+        _obstacle(error.id, _severity(error, pool, subject), error, rules.source)
+        for error in refusals
+    ]
     plain = None
     if (subject.settings.kv_cache_dtype or "").startswith("fp8"):
         with suppress(RoostError):

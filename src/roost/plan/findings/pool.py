@@ -31,7 +31,19 @@ def refusals(s: Subject) -> Iterator[Finding]:
 
 def tight(s: Subject) -> Iterator[Finding]:
     """Whether it fits is within the uncertainty of the estimates."""
-    if s.budget is not None and s.budget.tight:
+    if s.budget is None or not s.budget.tight:
+        return
+    if not s.budget.kv_cache_bytes:
+        yield Finding(
+            id="memory-tight",
+            severity="warning",
+            summary="gpu_memory_utilization leaves nothing for the KV pool, by estimates that may "
+            f"be off by {gib(s.budget.pool_uncertainty_bytes)} GiB",
+            why="activation peak and CUDA graphs are calibrated, not computed; if they take less, "
+            "the pool holds a request",
+            source="docs/memory.md",
+        )
+    else:
         yield Finding(
             id="memory-tight",
             severity="warning",
