@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roost.diagnose import Diagnosis, diagnose, symptoms
-from roost.diagnose.findings import shown
+from roost.diagnose.findings import KILLED, shown
 from roost.onhost.logs import unpacked
 from roost.onhost.trial import BY_KERNEL, BY_WATCHDOG
 
 Failure = Mapping[str, Any]
 
+#: Ids of findings that the log alone gives without knowing the cause.
+_GENERAL = ("unknown", KILLED)
 #: What SIGKILL leaves.
 _KILLED = 137
 
@@ -35,7 +37,7 @@ def explain(failure: Failure, deployment: Mapping[str, Any] | None = None) -> li
     errors = [item for item in said if item.severity == "error"]
     known = [
         *in_words("\n".join(failure["kernel"])),
-        *(item for item in errors if item.id != "unknown"),
+        *(item for item in errors if item.id not in _GENERAL),
         # Docker's own, where there was no engine to log anything.
         *in_words(failure["what"]),
         *symptoms.of_checks(failure["checks"]),
@@ -45,7 +47,10 @@ def explain(failure: Failure, deployment: Mapping[str, Any] | None = None) -> li
         by_id.setdefault(item.id, item)
     causes = list(by_id.values())
     if not causes:
-        causes = [*_killed(failure, log), *errors] or [_unexplained(failure, log)]
+        # Of a death by signal, Docker and the kernel know more than a shell's one word in the log.
+        killed = [*_killed(failure, log)]
+        causes = [*killed, *(item for item in errors if not (killed and item.id == KILLED))]
+        causes = causes or [_unexplained(failure, log)]
     return [*causes, *(item for item in said if item.severity == "warning")]
 
 
@@ -93,8 +98,8 @@ def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:
             log,
             "memory was below the floor that keeps a host alive; on unified memory the GPU's "
             "allocations come out of the same pool",
-            "lower gpu_memory_utilization, kv_cache_bytes or max_model_len, and end what else runs "
-            "there; docs/watchdog.md has the floor",
+            "lower gpu_memory_utilization or kv_cache_bytes, and end what else runs there; "
+            "docs/watchdog.md has the floor",
             "the watchdog's own note",
         )
         return
@@ -113,7 +118,7 @@ def _killed(failure: Failure, log: str) -> Iterator[Diagnosis]:
         )
         return
     yield _told(
-        "killed-from-outside",
+        KILLED,
         "somebody killed the engine (SIGKILL)",
         failure,
         log,

@@ -29,6 +29,31 @@ CASES = [
     Case("nvidia-smi-field", "Format modifier is not recognized."),
     Case("no-gpu-found", "No devices were found", ["nvidia-smi -L"]),
     Case("no-gpu-found", "RuntimeError: No CUDA GPUs are available"),
+    Case(
+        "gpu-taken-from-container",
+        "Failed to initialize NVML: Unknown Error",
+        ["docker restart", "native.cgroupdriver=cgroupfs"],
+    ),
+    Case("gpu-taken-from-container", "pynvml.NVMLError_Unknown: Unknown Error"),
+    Case(
+        "gpu-lost",
+        "Unable to determine the device handle for GPU0000:4F:00.0: Unknown Error",
+        ["reboot"],
+        {"gpu": "0000:4F:00.0"},
+    ),
+    Case(
+        "gpu-lost",
+        "Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost.  Reboot the "
+        "system to recover this GPU",
+        ["reboot"],
+        {"gpu": "0000:02:00.0"},
+    ),
+    Case(
+        "gpu-lost",
+        "Unable to determine the device handle for GPU1: 0000:41:00.0: Unknown Error",
+        values={"gpu": "0000:41:00.0"},
+    ),
+    Case("gpu-lost", "pynvml.NVMLError_GpuIsLost: GPU is lost"),
     # CUDA in a container, in libcuda's words and in PyTorch's
     Case(
         "cuda-library-missing",
@@ -325,6 +350,8 @@ CASES = [
         values={"asked": "2.00", "unit": "GiB", "free": "1.12", "free_unit": "GiB"},
     ),
     Case("gpu-out-of-memory", "RuntimeError: CUDA out of memory."),
+    Case("gpu-out-of-memory", "torch.AcceleratorError: CUDA error: out of memory", ["drop_caches"]),
+    Case("gpu-out-of-memory", "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"),
     Case(
         "drafter-needs-new-runner",
         "NotImplementedError: DFlash drafters with mixed sliding/full attention require the V2 "
@@ -388,6 +415,39 @@ CASES = [
         "ValueError: Model architectures ['DFlash2DraftModel'] are not supported for now.",
         ["0.28.0"],
     ),
+    Case(
+        "unknown-model-type",
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+        "  Value error, The checkpoint you are trying to load has model type `qwen3_5` but "
+        "Transformers does not recognize this architecture. This could be because of an issue with "
+        "the checkpoint, or because your version of Transformers is out of date.",
+        ["newer image"],
+        {"type": "qwen3_5"},
+    ),
+    Case(
+        "code-not-trusted",
+        "ValueError: The repository `/model` contains custom code which must be executed to "
+        "correctly load the model. You can inspect the repository content at https://hf.co//model ."
+        "\nPlease pass the argument `trust_remote_code=True` to allow custom code to be run.",
+        ["extra_args: [--trust-remote-code]"],
+    ),
+    Case(
+        "code-not-trusted",
+        "ValueError: Loading /model requires you to execute the configuration file in that repo on "
+        "your local machine.",
+    ),
+    Case(
+        "file-missing",
+        "OSError: /model does not appear to have a file named preprocessor_config.json. Checkout "
+        "'https://huggingface.co//model/tree/main' for available files.",
+        ["language_model_only: true", "roost deploy"],
+        {"path": "/model", "file": "preprocessor_config.json"},
+    ),
+    Case(
+        "file-missing",
+        "OSError: org/name does not appear to have a file named model.safetensors.index.json.",
+        values={"path": "org/name", "file": "model.safetensors.index.json"},
+    ),
     # vLLM: running
     Case(
         "no-kernels-for-gpu", "CUDA error: no kernel image is available for execution on the device"
@@ -412,6 +472,38 @@ CASES = [
         ["TRITON_PTXAS_PATH"],
         {"sm": "121a"},
     ),
+    Case(
+        "nvcc-too-old",
+        "nvcc fatal   : Unsupported gpu architecture 'compute_121a'",
+        ["CUDA 13"],
+        {"architecture": "compute_121a"},
+    ),
+    Case(
+        "worker-unanswered",
+        "(EngineCore pid=171) ERROR 07-16 08:23:49 [core.py:1242] TimeoutError: RPC call to "
+        "sample_tokens timed out.",
+        ["VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS", "gpu_memory_utilization"],
+        {"call": "sample_tokens"},
+    ),
+    Case(
+        "segfault",
+        '!!!!!!! Segfault encountered !!!!!!!\n  File "<unknown>", line 0, in cuMemcpyBatchAsync\n'
+        '  File "<unknown>", line 0, in swap_blocks_batch(at::Tensor const&, bool)\n',
+        ["dmesg", "enforce_eager"],
+        {"place": "cuMemcpyBatchAsync"},
+    ),
+    Case(
+        "segfault",
+        '!!!!!!! Segfault encountered !!!!!!!\n  File "<unknown>", line 0, in '
+        "c10::impl::make_boxed<void (*)(at::Tensor const&)>::call(c10::DispatchKeySet)\n",
+        values={"place": "c10::impl::make_boxed"},
+    ),
+    Case(
+        "segfault",
+        "Fatal Python error: Segmentation fault\n\nStack (most recent call first):\n"
+        '  File "/x/torch/cuda/graphs.py", line 77 in capture_begin\n',
+    ),
+    Case("segfault", "*** SIGSEGV received at time=1709021359 on cpu 44 ***"),
     Case("illegal-memory-access", "CUDA error: an illegal memory access was encountered"),
     Case("no-triton", "TypeError: 'function' object is not subscriptable"),
     Case(
@@ -606,6 +698,39 @@ def test_settings_decide_what_to_raise() -> None:
     assert "gpu_memory_utilization has no effect" in pinned.why
     assert "raise gpu_memory_utilization" not in pinned.fix
     assert "raise gpu_memory_utilization" in diagnose(text)[0].fix
+
+
+def test_advice_for_a_full_gpu_names_only_what_frees_memory() -> None:
+    """Whichever way the pool is sized, roost's own plan frees nothing for a shorter context."""
+    text = next(case.text for case in CASES if case.id == "gpu-out-of-memory")
+    pinned = diagnose(text, settings={"kv_cache_bytes": 4294967296})[0].fix
+    assert pinned.startswith("kv_cache_bytes below 4294967296, or max_num_batched_tokens 2048")
+    assert "gpu_memory_utilization" not in pinned
+    # What a smaller batch leaves, the pool takes.
+    share = diagnose(text, settings={"gpu_memory_utilization": 0.85})[0].fix
+    assert share.startswith("gpu_memory_utilization (now 0.85) lower by 0.05")
+    assert "max_num_batched_tokens" not in share
+    for fix in (pinned, share):
+        assert "max_model_len frees nothing" in fix
+
+
+@pytest.mark.parametrize(
+    ("total", "card", "unified"),
+    [("15.47", True, False), ("121.69", False, True), ("139.80", True, False), (None, True, True)],
+)
+def test_advice_for_a_full_gpu_tells_kinds_of_memory_apart(
+    total: str | None, card: bool, unified: bool
+) -> None:
+    text = "torch.OutOfMemoryError: CUDA out of memory."
+    if total:
+        text += (
+            f" Tried to allocate 2.00 GiB. GPU 0 has a total capacity of {total} GiB of which 1.12 "
+            "GiB is free."
+        )
+    fix = diagnose(text)[0].fix
+    assert ("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in fix) is card
+    assert ("drop_caches" in fix) is unified
+    assert ("leave expandable_segments out" in fix) is unified
 
 
 def test_the_other_engine_is_left_out() -> None:

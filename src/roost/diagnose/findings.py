@@ -13,6 +13,8 @@ from roost.settings import Settings
 
 #: Longest evidence shown, in letters.
 _EVIDENCE = 400
+#: Id of what was ended by SIGKILL, as far as nobody knows who did it.
+KILLED = "killed-from-outside"
 #: Where a failure that nobody here knows is best reported.
 _TRACKER = {
     "vllm": "https://github.com/vllm-project/vllm/issues",
@@ -128,6 +130,25 @@ def cut_off(wrapper: Found) -> Diagnosis:
         why=f"{wrapper.item.why}; the root cause stands above it, and this log begins later",
         fix="give the whole log: docker logs CONTAINER 2>&1 | roost diagnose -",
         source=wrapper.item.source,
+    )
+
+
+def killed(line: int, said: str) -> Diagnosis:
+    """A shell's word for a process that was ended by SIGKILL, with nothing else in the log."""
+    return Diagnosis(
+        id=KILLED,
+        title="it was killed from outside (SIGKILL)",
+        severity="error",
+        evidence=shown(said),
+        line=line,
+        why="this is the shell's word for it; the process itself had no time for any. Mostly it is "
+        "the kernel, out of memory: while loading, weights and page cache share unified memory",
+        fix="sudo dmesg | grep -i -E 'out of memory|oom' names whom the kernel killed. Then end "
+        "what else runs there, and lower gpu_memory_utilization or kv_cache_bytes so that the host "
+        "keeps a reserve (source 004 leaves 15 to 20 GB of 128); weights that do not fit need a "
+        "smaller checkpoint (roost plan RECIPE --on HARDWARE). Nothing in dmesg: docker events "
+        "--since 1h names who else it was",
+        source="source 004",
     )
 
 

@@ -27,7 +27,8 @@ _SAYS_SERVING = ("Application startup complete", "fired up and ready to roll")
 _SAYS_STOPPING = ("shutdown triggered", "trigger received signal", "SIGTERM received.")
 _SAYS_FAILURE = (
     *("error", "Traceback (most", "critical", "fatal", "panic:", "exception"),
-    *("FAILED!", "core dumped", "terminate called", "segmentation"),
+    *("FAILED!", "core dumped", "terminate called", "segmentation", "segfault", "killed"),
+    "failed to initialize nvml",
 )
 
 _STARTS = tuple(said.encode() for said in _SAYS_START)
@@ -41,8 +42,11 @@ _EXCEPTION = re.compile(
 )
 _FAILURE = re.compile(
     r"(?i)[\w./ ()-]{0,60}\b(?:error|fatal|critical|panic|exception)\b.{0,40}?: "
-    r"|error\b|.*\bterminate called|.*core dumped|.*segmentation fault|.*FAILED! =>"
+    r"|error\b|.*\bterminate called|.*core dumped|.*(?:segmentation fault|segfault encountered)"
+    r"|.*FAILED! =>|.*failed to initialize nvml"
 )
+#: All that a shell says of a child that was ended by SIGKILL: one word, or where and which one.
+_KILLED = re.compile(r"\s*(?:\S{1,200}: line \d+:\s+\d+ Killed\b|Killed\s*$)")
 #: After a message of several lines, what is not part of it.
 _NEXT = re.compile(r"\s*$|Traceback |During handling |The above exception |Process \w+:|\[rank")
 
@@ -92,6 +96,8 @@ class _Start:
     #: that no fingerprint accounts for.
     failure: Line | None = None
     exception: Line | None = None
+    #: The shell's word for a child that was killed.
+    killed: Line | None = None
 
     def kept(self) -> list[Found]:
         """What was found and not withdrawn, in the order of the log."""
@@ -173,7 +179,7 @@ class _Log:
             return False
         start.serving = True
         # Whatever was logged before did not keep the server from coming up.
-        start.failure = start.exception = None
+        start.failure = start.exception = start.killed = None
         start.tracebacks.clear()
         for found in list(start.found.values()):
             if found.item.severity == "error" and found.stream == stream:
@@ -225,9 +231,14 @@ class _Log:
 
     def _on_failure(self, at: int) -> bool:
         start = self._start
-        if start.stopping or start.exception:
+        if start.stopping:
             return False
         line = self.scanner.line(at)
+        if _KILLED.match(line.text):
+            start.killed = start.killed or line
+            return True
+        if start.exception:
+            return False
         if _TRACEBACK in line.text:
             start.tracebacks.add(line.owner)
             start.failure = start.failure or line
@@ -278,6 +289,9 @@ class _Log:
         wrappers = start.errors("wrapper")
         if causes := start.errors("cause"):
             answer = [self._explain(found, start) for found in causes]
+        elif start.killed and not consequences and (start.serving or not root):
+            # An error that a server lives on with did not end it.
+            answer = [findings.killed(start.killed.number, start.killed.text)]
         elif root and (not consequences or root.number < consequences[0].line):
             fatal = bool(consequences or wrappers) or not start.serving
             answer = [findings.unknown(root.number, root.text, start.speaker(), fatal=fatal)]
