@@ -412,7 +412,10 @@ class Support(Known):
     image: Image | None = None
     settings: Settings = Settings()
     env: dict[str, str] = {}
-    ipc_host: bool | None = None
+    ipc_host: bool | None = Field(
+        None,
+        description="share the host's IPC namespace; an untrusted image gets one of its own anyway",
+    )
     memory_bytes: Annotated[int, Field(ge=1)] | None = Field(
         None, description="host memory the engine needs beyond its weights, where no GPU holds it"
     )

@@ -152,7 +152,8 @@ def image_lines(image: Image) -> list[str]:
     """An image in words: what it is, how to come by it, what may do instead."""
     lines = [f"image {image.reference}, engine {image.engine_version}"]
     if image.untrusted:
-        lines.append(f"untrusted, so it gets no credentials: {image.untrusted}")
+        without = "no credentials and no IPC with the host"
+        lines.append(f"untrusted, so it gets {without}: {image.untrusted}")
     if image.build:
         lines.append(f"built with: {image.build_command()}")
         lines += [image.build.note] if image.build.note else []

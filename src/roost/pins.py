@@ -157,7 +157,9 @@ class Image(Strict):
     build: Build | None = None
     engine_version: str = Field(description="the engine's version inside the image")
     untrusted: str | None = Field(
-        None, description="why it gets no credentials; none: as trusted as its publisher"
+        None,
+        description="why it gets no credentials and no IPC with the host; none: as trusted as its "
+        "publisher",
     )
     fallbacks: list[Fallback] = []
     note: str | None = None

@@ -20,7 +20,7 @@ from tests.unit.source_000 import (
 
 from roost import catalog
 from roost.errors import UsageError
-from roost.launch import resolving
+from roost.launch import resolving, shown
 from roost.launch.container import LaunchSpec, Security
 from roost.lock import Lock, LockedModel
 from roost.settings import Settings
@@ -73,6 +73,30 @@ def test_container_is_the_author_s_plus_what_is_listed(hardware: str) -> None:
     assert spec.pids_limit == 4096
     assert spec.log_options == {"max-size": "50m", "max-file": "3"}
     assert spec.unresolved == []
+
+
+def test_an_image_that_nobody_trusts_shares_no_memory_with_the_host() -> None:
+    """Neither by its recipe nor by its hardware; the shared memory it needs is its own."""
+    known = catalog.builtin()
+    recipe, hardware = known.recipe(ORNITH), known.machine("gb10")
+    support = recipe.hardware["gb10"]
+    assert support.ipc_host
+    assert support.image
+    image = support.image.model_copy(update={"untrusted": "nobody has looked into it"})
+    support = support.model_copy(update={"image": image})
+    recipe = recipe.model_copy(update={"hardware": {"gb10": support}})
+    hardware = hardware.model_copy(update={"ipc_host": True})
+    known = known.model_copy(
+        update={
+            "recipes": {**known.recipes, ORNITH: recipe},
+            "hardware": {**known.hardware, "gb10": hardware},
+        }
+    )
+    spec = resolving.resolve(known, ORNITH, "gb10", lock=locked()).spec
+    assert (spec.ipc, spec.shm_size) == (None, "1g")
+    words = shown.docker_argv(spec)
+    assert "--ipc" not in words
+    assert words[words.index("--shm-size") + 1] == "1g"
 
 
 def test_without_speculation_there_is_no_drafter() -> None:

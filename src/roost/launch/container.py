@@ -109,7 +109,7 @@ class LaunchSpec(BaseModel):
     log_options: dict[str, str]
     labels: dict[str, str]
     build: str | None = Field(description="the command that makes the image; none: it is pulled")
-    untrusted: str | None = Field(description="why the image gets no credentials")
+    untrusted: str | None = Field(description="why the image gets no credentials, nor host IPC")
     unresolved: list[str] = Field(description="what `roost lock` has not pinned yet")
 
     @property

@@ -170,6 +170,8 @@ def resolve(
     ipc_host = hardware.ipc_host
     if support is not None and support.ipc_host is not None:
         ipc_host = support.ipc_host
+    # Whoever shares the host's IPC reads and writes the memory that other processes hand around.
+    ipc_host = ipc_host and image.untrusted is None
     spec = LaunchSpec(
         name=CONTAINER,
         image=pinning.reference(image, digest, site.registry_mirror),
