@@ -22,6 +22,7 @@ try:
         builds,
         cuda_context,
         deployment,
+        docker_settings,
         doctor,
         downloads,
         gateway,
@@ -102,6 +103,24 @@ def roost_cuda_verdict(
     rc = int(result.get("rc", 1))
     line, failure = cuda_context.verdict(_deployment(given), rc, *said, serving=serving)
     return {"line": line, "failure": str(failure or "")}
+
+
+def roost_plain_named(held: str, path: str, registry: str) -> dict[str, Any]:
+    """Docker's settings with a registry named that has no TLS, as ``{content, refusal}``.
+
+    Args:
+        held: What stands in the file, in Base64; empty where there is none.
+        path: Where it is, for messages.
+        registry: As ``host[:port]``.
+
+    Returns:
+        ``content`` is none where nothing is to be written, ``refusal`` where it can be.
+    """
+    try:
+        content = docker_settings.naming_plain(base64.b64decode(held), path, registry)
+    except RoostError as error:
+        return {"content": None, "refusal": str(error)}
+    return {"content": content, "refusal": None}
 
 
 def roost_preflight(
@@ -421,6 +440,7 @@ class FilterModule:
             "roost_watchdog_program": roost_watchdog_program,
             "roost_cuda": roost_cuda,
             "roost_cuda_verdict": roost_cuda_verdict,
+            "roost_plain_named": roost_plain_named,
             "roost_preflight": roost_preflight,
             "roost_registry_auth": roost_registry_auth,
             "roost_downloads": roost_downloads,
