@@ -270,6 +270,25 @@ def test_what_else_differs_between_the_runs_is_told(tmp_path: Path) -> None:
         compare.start([str(a), str(b)], choose=True, runs_dir=str(tmp_path))
 
 
+def test_settings_of_an_environment_are_told_as_those_of_a_command(tmp_path: Path) -> None:
+    """An image that writes its own command has them nowhere else."""
+    env = {"MODEL_PATH": "/model", "MAX_NUM_SEQS": "16", "DFLASH_NUM_SPEC_TOKENS": "15"}
+    same = {"command": ["sh", "-c", "entry"]}
+    a = kept(tmp_path / "a", measured(0), **same, env=env)
+    other = {"DFLASH_NUM_SPEC_TOKENS": "8", "MODEL_PATH": "/model", "MAX_NUM_SEQS": "16"}
+    b = kept(tmp_path / "b", measured(1, length=4.2), **same, env=other)
+    begun = compare.start([str(a), str(b)], runs_dir=str(tmp_path))
+    checks = {check.id: check for check in compare.compare(begun).checks}
+    said = "env (DFLASH_NUM_SPEC_TOKENS=15 -> DFLASH_NUM_SPEC_TOKENS=8)"
+    assert checks["run b"].why == f"differs from a in {said}"
+    assert checks["coding-c1"].why.endswith("; the runs differ in env")
+    # In another order they are the same, and of a run from before they were kept nothing is known.
+    for at, unlike in enumerate((dict(reversed(env.items())), {})):
+        c = kept(tmp_path / f"c{at}", measured(2), **same, env=unlike)
+        begun = compare.start([str(a), str(c)], runs_dir=str(tmp_path))
+        assert compare.differences(*begun.compared) == {}
+
+
 def test_a_slower_clock_is_told() -> None:
     def at(seed: int, clock: float) -> Benchmark:
         (cell,) = measured(seed).cells

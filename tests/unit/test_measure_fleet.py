@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from tests.unit.deployments import write_lock
+from tests.unit.deployments import deployment, write_lock
 from tests.unit.kept_runs import NOW, benchmark, host_json, keep
 
 from roost import notebooks_cli, runs
@@ -359,6 +359,43 @@ def test_another_command_is_another_thing(site: Path) -> None:
     check = look(site)[1]["same command"]
     assert not check.ok
     assert check.observed == ("4: spark-01, spark-03, spark-04, spark-05, spark-06; 8: spark-02")
+
+
+def test_another_environment_is_another_thing(site: Path) -> None:
+    """Some images take all their settings from it, and no word of the command says them."""
+    for host in HOSTS:
+        depth = "8" if host == "spark-02" else "15"
+        env = {} if host == "spark-03" else {"MODEL_PATH": "/model", "K": depth}
+        measure(site, host, command=["sh", "-c", "entry"], env=env)
+    checks = look(site)[1]
+    assert checks["same command"].ok
+    assert not checks["same env"].ok
+    # Of a run from before it was kept nothing is known.
+    assert (
+        checks["same env"].observed == "K=15: spark-01, spark-04, spark-05, spark-06; K=8: spark-02"
+    )
+    assert checks["outliers spec-bench"].why == "measured with another env: spark-02"
+    measure(
+        site, "spark-02", 1, command=["sh", "-c", "entry"], env={"MODEL_PATH": "/model", "K": "15"}
+    )
+    checks = look(site)[1]
+    assert checks["same env"].ok
+    assert checks["drift spark-02 spec-bench"].why.startswith("changed meanwhile: env; ")
+
+
+def test_runs_of_another_environment_are_not_what_the_inventory_means(site: Path) -> None:
+    now = deployment(site)
+    weights = [f"{one.repo}@{one.revision}" for one in now.weights]
+    pins = Pins(file="l", image=f"i@{now.image_digest}", model=weights[0], drafter=weights[1])
+    command = [*now.spec.entrypoint, *now.spec.command]
+
+    def said(day: int, env: dict[str, str]) -> str:
+        measure(site, "spark-01", day, lock=pins, command=command, env=env)
+        return rows.of_hosts(look(site)[0])[0]["runs are of"]
+
+    assert said(0, now.spec.env) == "what the inventory means now"
+    assert said(1, {**now.spec.env, "MAX_NUM_SEQS": "4"}) == "another env"
+    assert said(2, {}) == "what the inventory means now"
 
 
 def test_a_host_that_is_throttled_all_the_time_is_not_passed_over(site: Path) -> None:

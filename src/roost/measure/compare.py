@@ -26,6 +26,7 @@ from roost import runs
 from roost.errors import RoostError, UsageError
 from roost.measure import points, statistics, store, throttling
 from roost.measure.checks import Check, Evidence, Figure, unseen
+from roost.measure.kept import IN_WORDS
 from roost.measure.points import Benchmark, CellPoints, Metric
 from roost.measure.statistics import Estimate
 from roost.root import places
@@ -521,10 +522,10 @@ def differences(first: Compared, other: Compared) -> dict[str, str]:
     of_result = ("host", "hardware", "recipe", "speculation")
     pairs = {key: (getattr(first.result, key), getattr(other.result, key)) for key in of_result}
     pairs |= {key: (value, other.facts.get(key, value)) for key, value in first.facts.items()}
-    if "command" in pairs:
-        a, b = (shlex.split(words) for words in pairs["command"])
+    for key in pairs.keys() & IN_WORDS:
+        a, b = (shlex.split(words) for words in pairs[key])
         own = [" ".join(word for word in one if word not in two) for one, two in ((a, b), (b, a))]
-        pairs["command"] = (own[0], own[1]) if a != b else ("", "")
+        pairs[key] = (own[0], own[1]) if a != b else ("", "")
     if first.clock and other.clock:
         apart = abs(math.log(other.clock / first.clock)) > -math.log1p(-throttling.CLOCK_DROP)
         clocks = (f"{first.clock:.0f} MHz", f"{other.clock:.0f} MHz")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -109,6 +110,15 @@ class KeptHost(BaseModel):
     not_read: str = ""
 
 
+#: Facts that are many words, of which two runs may differ in one.
+IN_WORDS = frozenset({"command", "env"})
+
+
+def environment(env: Mapping[str, str]) -> str:
+    """A container's variables as words of one text, in an order that says nothing."""
+    return shlex.join(f"{name}={value}" for name, value in sorted(env.items()))
+
+
 @dataclass(frozen=True)
 class Kept:
     """One run's folder, as far as it can be read.
@@ -170,6 +180,8 @@ class Kept:
             "model": lock.get("model") or "",
             "drafter": lock.get("drafter") or "",
             "command": shlex.join(self.result.command) if self.result else "",
+            # Of some images every setting is in here.
+            "env": environment(self.result.env) if self.result else "",
             "engine": self.engine_version,
             "driver": self.driver,
             "kernel": str(machine.model_dump().get("kernel", "")) if machine else "",

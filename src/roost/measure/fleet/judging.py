@@ -13,9 +13,10 @@ from roost.measure.fleet import outliers, rows
 from roost.measure.fleet.drift import FEWEST_RUNS, step, trends
 from roost.measure.fleet.looking import Class, Fleet, Measured, benchmarked, benchmarks
 from roost.measure.fleet.outliers import FEWEST_HOSTS, Standing
+from roost.measure.kept import IN_WORDS
 
 #: What must be the same within a class; a difference of driver or kernel is only told.
-_PINNED = ("image", "model", "drafter", "command", "engine")
+_PINNED = ("image", "model", "drafter", "command", "env", "engine")
 #: Stands for the suite of a benchmark whose document cannot be read.
 _UNREADABLE = "benchmark"
 
@@ -232,7 +233,7 @@ def _differences(fleet: Fleet) -> list[Check]:
             if not where:
                 continue
             differs = len(where) > 1
-            shown = _parted(where) if key == "command" and differs else where
+            shown = _parted(where) if key in IN_WORDS and differs else where
             said = [f"{value}: {', '.join(hosts)}" for value, hosts in sorted(shown.items())]
             pinned = key in _PINNED
             checks.append(
@@ -252,7 +253,7 @@ def _differences(fleet: Fleet) -> list[Check]:
 
 
 def _parted(commands: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """Of each command only the words that not all have."""
+    """Of each command, or environment, only the words that not all have."""
     words = {command: shlex.split(command) for command in commands}
     common = set.intersection(*(set(found) for found in words.values()))
     found: dict[str, list[str]] = {}

@@ -12,6 +12,7 @@ from roost.inventory import Host
 from roost.measure.fleet.drift import FEWEST_RUNS, trends
 from roost.measure.fleet.looking import Class, Fleet, Measured, benchmarked
 from roost.measure.fleet.outliers import Standing
+from roost.measure.kept import IN_WORDS, environment
 from roost.root import repository_root
 
 
@@ -65,9 +66,10 @@ def _current(host: Host, measured: Sequence[Measured]) -> str:
             )
         ),
         "command": shlex.join([*now.spec.entrypoint, *now.spec.command]),
+        "env": environment(now.spec.env),
     }
-    # A run from before its command was kept has none.
-    was = {"command": wanted["command"], **measured[-1].facts()}
+    # A run from before its command or its environment was kept has none.
+    was = {**{key: wanted[key] for key in IN_WORDS}, **measured[-1].facts()}
     other = [key for key, value in wanted.items() if was.get(key) != value]
     return f"another {' and '.join(other)}" if other else "what the inventory means now"
 
