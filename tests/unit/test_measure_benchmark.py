@@ -23,10 +23,11 @@ from typing import Any
 
 import pytest
 from tests.unit import stand_in_engine
-from tests.unit.deployments import deployment
+from tests.unit.deployments import deployment, write_lock
 from tests.unit.stand_in_engine import Container, Engine
 
-from roost import runs, ssh
+from roost import lock, runs, ssh
+from roost.deployment import Deployment
 from roost.errors import RoostError, UsageError
 from roost.inventory import Connection, Host
 from roost.measure import harness, metrics, points, reconnecting, render_prompts, throttling
@@ -41,6 +42,7 @@ from roost.measure.benchmark import (
 from roost.measure.benchmark.session import Session
 from roost.measure.client import Client, EngineError
 from roost.measure.harness import HarnessResult, Request
+from roost.measure.kept import environment
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
 from roost.measure.verify import Evidence, Target, reach
@@ -722,32 +724,45 @@ def test_a_published_figure_is_of_drafts_as_deep(
     assert len(repeating._points(session, cell, []).published) == figures
 
 
-@pytest.mark.parametrize(
-    ("command", "depth"),
-    [
-        (["--speculative-config", '{"method":"mtp","num_speculative_tokens":8}'], 8),
-        (["--speculative-config={"], None),
-        (["--speculative-config", '{"method":"mtp"}'], None),
-        # SGLang counts the token that a block starts from.
-        (["--speculative-num-draft-tokens", "5"], 4),
-        (["serve"], None),
-    ],
-)
-def test_how_deep_a_command_drafts(command: list[str], depth: int | None) -> None:
-    assert repeating._depth(command) == depth
+KEY = "0123456789abcdef"
 
 
-def test_the_depth_that_runs_is_what_published_figures_are_matched_with(tmp_path: Path) -> None:
-    """A recipe may have another one on some hardware, and the inventory says nothing of it."""
-    resolved = deployment(tmp_path, "gb10")
-    command = [word.replace('tokens":4', 'tokens":8') for word in resolved.spec.command]
-    assert command != resolved.spec.command
-    spec = resolved.spec.model_copy(update={"command": command})
-    target = Target(Host("h", {}, Connection("h")), resolved.model_copy(update={"spec": spec}))
-    planned = planning.plan("spec-bench")
-    cell = next(one for one in planned.cells if one.id == "coding-c1")
+def by_environment(folder: Path, **settings: int) -> Deployment:
+    """Of an image whose settings are all variables: its command says none of them."""
+    path = folder / "by_environment.lock.yml"
+    write_lock(path)
+    locked = lock.read(path)
+    (made_up,) = locked.models["z-lab/Qwen3.6-35B-A3B-DFlash"].items()
+    pins = {
+        repo: dict([made_up])
+        for repo in ("AEON-7/DFlash-Qwen3.5-27B-Uncensored-NVFP4", "z-lab/Qwen3.5-27B-DFlash")
+    }
+    lock.write(path, locked.model_copy(update={"models": pins}))
+    return deployment(
+        folder,
+        "gb10",
+        recipe="qwen3.5-27b-aeon-nvfp4-dflash",
+        settings=settings,
+        lock_file=str(path),
+        allow_unlocked=True,
+        api_key=KEY,
+    )
+
+
+@pytest.mark.parametrize(("settings", "some"), [({}, True), ({"num_speculative_tokens": 8}, False)])
+def test_a_depth_that_is_said_by_a_variable_is_the_depth(
+    settings: dict[str, int], some: bool, tmp_path: Path
+) -> None:
+    """The author's figures are of K=15."""
+    resolved = by_environment(tmp_path, **settings)
+    depth = str(settings.get("num_speculative_tokens", 15))
+    assert resolved.spec.env["DFLASH_NUM_SPEC_TOKENS"] == depth
+    assert KEY not in environment(resolved.spec.env)
+    planned = planning.plan("prompt-style")
+    cell = next(one for one in planned.cells if one.id == "code-c1")
+    target = Target(Host("h", {}, Connection("h")), resolved)
     session = Session(target, planned, [cell], tmp_path, print)
-    assert repeating._points(session, cell, []).published == []
+    assert bool(repeating._points(session, cell, []).published) == some
 
 
 @pytest.mark.parametrize(
@@ -755,14 +770,15 @@ def test_the_depth_that_runs_is_what_published_figures_are_matched_with(tmp_path
 )
 def test_users_that_wait_in_a_queue_are_told(users: int, says: str, tmp_path: Path) -> None:
     """Two 5070 Ti serve two at a time: the others' time to the first token is not the engine's."""
-    resolved = deployment(tmp_path, "rtx5070ti-x2")
-    target = Target(Host("h", {}, Connection("h")), resolved)
-    session = Session(target, planning.plan("smoke"), [], tmp_path, print)
-    cell = CellPoints(id="a", category="a", concurrency=users, repetitions=[], published=[])
-    concluding._judge_cell(session, cell)
-    (check,) = session.evidence.checks
-    assert check.why.startswith(says)
-    assert bool(check.why) == bool(says)
+    by_variable = by_environment(tmp_path, max_num_seqs=2)
+    for resolved in (deployment(tmp_path, "rtx5070ti-x2"), by_variable):
+        target = Target(Host("h", {}, Connection("h")), resolved)
+        session = Session(target, planning.plan("smoke"), [], tmp_path, print)
+        cell = CellPoints(id="a", category="a", concurrency=users, repetitions=[], published=[])
+        concluding._judge_cell(session, cell)
+        (check,) = session.evidence.checks
+        assert check.why.startswith(says)
+        assert bool(check.why) == bool(says)
 
 
 def smi(bench: Bench, row: str, rc: int = 0) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from roost import catalog, site
-from roost.measure import parsers, points, running, throttling
+from roost.measure import points, running, throttling
 from roost.measure.benchmark.session import Session, file_of, kept_files
 from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
 from roost.measure.points import Benchmark, CellPoints
@@ -93,7 +91,7 @@ def _judge_cell(session: Session, cell: CellPoints, slow: str = "") -> None:
     observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
     remarks = [f"{left_out} left out: {'; '.join(reasons)}"] if reasons else []
     remarks += [slow] if slow else []
-    served = _at_a_time(session.deployment.spec.command)
+    served = session.settings.max_num_seqs
     if served is not None and served < cell.concurrency:
         remarks.append(
             f"{served} of {cell.concurrency} users are served at a time (max_num_seqs): the time "
@@ -106,13 +104,6 @@ def _judge_cell(session: Session, cell: CellPoints, slow: str = "") -> None:
         observed=observed + (f", {shown(speed)} tokens/s" if speed else ""),
         why="; ".join(remarks),
     )
-
-
-def _at_a_time(command: Sequence[str]) -> int | None:
-    """Requests that the engine takes at a time, where its command says so."""
-    flags = ("--max-num-seqs", "--max-running-requests")
-    said = next((one for flag in flags if (one := parsers.configured(command, flag))), "")
-    return int(said) if said.isdecimal() else None
 
 
 def _judge_host(session: Session) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 from roost import catalog, quality
 from roost.errors import RoostError
 from roost.launch.container import MODEL_PATH
-from roost.measure import harness, parsers, points, statistics, throttling
+from roost.measure import harness, points, statistics, throttling
 from roost.measure.benchmark import accounting
 from roost.measure.benchmark.session import Session, file_of, kept_files
 from roost.measure.client import TIMEOUT_S
@@ -192,17 +190,7 @@ def _points(session: Session, cell: Cell, found: list[Repetition]) -> CellPoints
             speculation=deployed.speculation,
             tables=wanted.tables if wanted else [],
             match=dict(cell.match),
-            depth=_depth(deployed.spec.command) or own_depth,
+            depth=session.settings.num_speculative_tokens,
             own_depth=own_depth,
         ),
     )
-
-
-def _depth(command: Sequence[str]) -> int | None:
-    """Tokens of a draft, where the engine's command says so."""
-    if said := parsers.configured(command, "--speculative-config"):
-        with suppress(ValueError, KeyError, TypeError):
-            return int(json.loads(said)["num_speculative_tokens"])
-    block = parsers.configured(command, "--speculative-num-draft-tokens") or ""
-    # SGLang counts the token that a block of drafts starts from.
-    return int(block) - 1 if block.isdecimal() else None

@@ -11,13 +11,14 @@ from pathlib import Path, PurePosixPath
 from roost import atomic, catalog, site, ssh
 from roost.deployment import Deployment
 from roost.errors import RoostError
-from roost.measure import metrics, throttling
+from roost.measure import demands, metrics, throttling
 from roost.measure.benchmark.planning import Plan
 from roost.measure.checks import Check, Evidence, Target, hidden
 from roost.measure.client import EngineError
 from roost.measure.points import CellPoints
 from roost.measure.suites import Cell, Suite
 from roost.runs import PROGRESS
+from roost.settings import Settings
 
 #: Characters of the bar.
 _BAR = 20
@@ -47,6 +48,11 @@ class Session:
     breaks: int = 0
     started: float = field(default_factory=time.monotonic)
     share: float = 0.0
+    #: What was said to the engine, by flags or by variables; found before anything is measured.
+    settings: Settings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.settings = demands.examine(self.deployment).resolved.settings
 
     @property
     def suite(self) -> Suite:
