@@ -688,7 +688,19 @@ def test_a_long_warm_up_may_take_its_time(tmp_path: Path) -> None:
     target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)
     session = Session(target, planned, planned.cells, tmp_path, lambda _: None)
     repeating._warm_up(session, planned.cells[-1])
-    assert limits == [120 + 2502.23]
+    assert limits == [120 + 2502.23 + 512]
+
+
+def test_a_warm_up_may_wait_for_those_before_it(tmp_path: Path) -> None:
+    """An engine that takes one at a time has sixteen answers of 512 tokens to give to the last."""
+    limits: list[float] = []
+    client: Any = SimpleNamespace(chat=lambda *_, timeout: limits.append(timeout))
+    planned = planning.plan("prompt-style")
+    cell = next(one for one in planned.cells if one.concurrency == 16)
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path), client=client)
+    repeating._warm_up(Session(target, planned, [cell], tmp_path, lambda _: None), cell)
+    # 7.2 tokens/s of all users together.
+    assert limits == [120 + 1024] * 16
 
 
 def test_a_noisy_host_is_measured_more_often(bench: Bench) -> None:

@@ -21,7 +21,8 @@ from roost.measure.suites import Cell, Suite
 #: A call of the harness may take as long as the load takes at this speed, and time to start.
 _SLOWEST_TOKENS_PER_S = 0.5
 _START_S = 600.0
-#: A warm-up may take as long as its prompt takes at this speed, and a request's own time.
+#: A warm-up may take as long as its prompt takes at this speed and as its answer does at the
+#: load's slowest (which is of each user, so the queue is in it), and a request's own time.
 _SLOWEST_PROMPT_TOKENS_PER_S = 100.0
 _LIMIT_S = 4 * 3600.0
 
@@ -126,8 +127,10 @@ def _warm_up(session: Session, cell: Cell) -> None:
             deployment.chat_template_kwargs,
             max_tokens=session.suite.output_tokens,
         )
+        limit_s = TIMEOUT_S + (prompt.tokens or 0) / _SLOWEST_PROMPT_TOKENS_PER_S
+        limit_s += session.suite.output_tokens / _SLOWEST_TOKENS_PER_S
         # Given here, because the client's own gets shorter for good after a request without answer.
-        client.chat(body, timeout=TIMEOUT_S + (prompt.tokens or 0) / _SLOWEST_PROMPT_TOKENS_PER_S)
+        client.chat(body, timeout=min(_LIMIT_S, limit_s))
 
     with session.over_the_tunnel(), ThreadPoolExecutor(cell.concurrency) as users:
         list(users.map(ask, range(max(session.suite.warmups, cell.concurrency))))
