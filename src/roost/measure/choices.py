@@ -1,7 +1,9 @@
 """Which of several choices a host should serve: at each point, and over all kinds of prompts.
 
 A choice is recommended only if it is faster than every other one by more than the tolerance and
-beyond noise; else those that nothing beats are named together. Beside the speed stand the engine's
+beyond noise; else those that nothing beats are named together. Of many points and pairs one or
+another is faster by chance, so the intervals of all kinds of prompts hold at 95 % simultaneously
+(Bonferroni), and so do those over all kinds. Beside the speed stand the engine's
 counters: a choice that speculates can be faster than a plain one only by the tokens that each of
 its steps brings, for no step takes less time than one without drafts. A gap above that is no
 property of the choice: the host was not the same in both runs.
@@ -9,6 +11,7 @@ property of the choice: the host was not the same in both runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -77,21 +80,30 @@ def recommend(
         cells: By choice, its points in the same order; a list for each concurrency.
         tolerance: The gap that is too small to care about, as a fraction.
     """
+    pairs = max(1, math.comb(len(cells), 2))
+    groups = next(iter(cells.values()), [])
+    one_kind = _together(pairs * sum(map(len, groups)))
+    all_kinds = _together(pairs * sum(len(group) > 1 for group in groups))
     found = []
     for group in zip(*cells.values(), strict=True):
         by_choice = dict(zip(cells, group, strict=True))
         kinds = []
         for here in zip(*group, strict=True):
             one = {name: [cell] for name, cell in zip(cells, here, strict=True)}
-            kinds.append(_recommend(here[0].id, one, tolerance, _steps_said(one)))
+            kinds.append(_recommend(here[0].id, one, tolerance, _steps_said(one), one_kind))
         found += kinds
         if len(kinds) > 1:
             point = f"{ALL}-c{group[0][0].concurrency}"
             why = "by kind: " + ", ".join(
                 f"{one.point} {one.choice or _undecided(one)}" for one in kinds
             )
-            found.append(_recommend(point, by_choice, tolerance, why))
+            found.append(_recommend(point, by_choice, tolerance, why, all_kinds))
     return found
+
+
+def _together(intervals: int) -> float:
+    """The confidence of each of several intervals that hold at 95 % all together."""
+    return 1 - (1 - statistics.CONFIDENCE) / max(1, intervals)
 
 
 def _undecided(one: Recommendation) -> str:
@@ -120,16 +132,25 @@ def speed_ratio(
 
 
 def unbeaten(
-    cells: Mapping[str, Sequence[CellPoints]], tolerance: float = TOLERANCE
+    cells: Mapping[str, Sequence[CellPoints]],
+    tolerance: float = TOLERANCE,
+    confidence: float = statistics.CONFIDENCE,
 ) -> dict[str, dict[str, Estimate]]:
     """The choices that no other one beats, the fastest first, with their ratios to the others.
 
     Never none: where each is beaten by another one, all of them.
+
+    Args:
+        cells: By choice.
+        tolerance: The gap that is too small to care about, as a fraction.
+        confidence: Of each ratio's interval by itself.
     """
     ratios: dict[str, dict[str, Estimate]] = {name: {} for name in cells}
     for name in cells:
         for other in cells:
-            ratio = speed_ratio(cells[other], cells[name]) if name != other else None
+            if name == other:
+                continue
+            ratio = speed_ratio(cells[other], cells[name], confidence)
             if ratio is not None:
                 ratios[name][other] = ratio
     beaten = {
@@ -146,9 +167,13 @@ def unbeaten(
 
 
 def _recommend(
-    point: str, cells: Mapping[str, Sequence[CellPoints]], tolerance: float, why: str
+    point: str,
+    cells: Mapping[str, Sequence[CellPoints]],
+    tolerance: float,
+    why: str,
+    confidence: float,
 ) -> Recommendation:
-    best = unbeaten(cells, tolerance)
+    best = unbeaten(cells, tolerance, confidence)
     ratios = next(iter(best.values()))
     if all(ratio.low is None for ratio in ratios.values()):
         why = "too few repetitions to know the noise"
