@@ -793,6 +793,58 @@ def test_users_that_wait_in_a_queue_are_told(users: int, says: str, tmp_path: Pa
         assert bool(check.why) == bool(says)
 
 
+@pytest.mark.parametrize(
+    ("speculation", "drafts", "accepted", "says"),
+    [
+        ("dflash", 100.0, 240.0, ""),
+        ("dflash", 100.0, 2.0, ""),
+        (
+            "dflash",
+            1000.0,
+            2.0,
+            "accept length 1.00 over 2000 drafts: they cost time and are not accepted; the drafter "
+            "does not belong to this model, or its weights were not loaded",
+        ),
+        (
+            "dflash",
+            0.0,
+            0.0,
+            "no drafts, although dflash speculates: the counters of drafts did not move",
+        ),
+        (
+            "dflash",
+            None,
+            0.0,
+            "no drafts, although dflash speculates: the engine has no counters of drafts",
+        ),
+        # What looks drafts up in the prompt may find none.
+        ("ngram", 0.0, 0.0, ""),
+        ("none", None, 0.0, ""),
+    ],
+)
+def test_drafts_that_bring_nothing_are_told(
+    speculation: str, drafts: float | None, accepted: float, says: str, tmp_path: Path
+) -> None:
+    """The point counts, as fast as it is: a speed alone does not say that its drafter is idle."""
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path, speculation=speculation))
+    session = Session(target, planning.plan("smoke"), [], tmp_path, print)
+    made = None
+    if drafts is not None:
+        made = Speculation(drafts=drafts, draft_tokens=4 * drafts, accepted=accepted)
+    one = Repetition(
+        duration=1.0, output_throughput=9.0, speculation=made, accept_length=None, clock=None,
+        raw="r", marks=[],
+    )  # fmt: skip
+    cell = CellPoints(id="a", category="a", concurrency=1, repetitions=[one, one], published=[])
+    concluding._judge_cell(session, cell)
+    (check,) = session.evidence.checks
+    assert (check.ok, check.why) == (True, says)
+    # Of what does not count nothing is said but why.
+    left = [one.model_copy(update={"marks": ["slow"]})] * 2
+    concluding._judge_cell(session, cell.model_copy(update={"repetitions": left}))
+    assert session.evidence.checks[-1].why == "2 left out: slow"
+
+
 def smi(bench: Bench, row: str, rc: int = 0) -> None:
     script = bench.folder / "bin" / "nvidia-smi"
     script.write_text(
@@ -943,7 +995,7 @@ def test_a_point_that_is_slow_in_all_repetitions_has_a_remark(tmp_path: Path) ->
     assert throttling.slow_points({"a": pace(2200, 30), "b": pace(2400, 60)}) == {}
     assert throttling.slow_points({"a": pace(1500, None), "b": pace(2400, None)}) == {}
 
-    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path, speculation="none"))
     session = Session(target, planning.plan("smoke"), [], tmp_path, print)
     for name, clock, watts in (("a-c1", 1500.0, 30.0), ("b-c1", 2400.0, 60.0)):
         samples = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roost import catalog, site
+from roost.deployment import Deployment
 from roost.measure import points, running, throttling
 from roost.measure.benchmark.session import Session, file_of, kept_files
 from roost.measure.checks import Check, Evidence, Figure, inapplicable, unseen
@@ -91,6 +92,8 @@ def _judge_cell(session: Session, cell: CellPoints, slow: str = "") -> None:
     observed = f"{len(cell.clean)} of {len(cell.repetitions)}"
     remarks = [f"{left_out} left out: {'; '.join(reasons)}"] if reasons else []
     remarks += [slow] if slow else []
+    if vain := _drafts_in_vain(session.deployment, cell):
+        remarks.append(vain)
     served = session.settings.max_num_seqs
     if served is not None and served < cell.concurrency:
         remarks.append(
@@ -103,6 +106,32 @@ def _judge_cell(session: Session, cell: CellPoints, slow: str = "") -> None:
         expected=f"{least} repetitions that count",
         observed=observed + (f", {shown(speed)} tokens/s" if speed else ""),
         why="; ".join(remarks),
+    )
+
+
+def _drafts_in_vain(deployment: Deployment, cell: CellPoints) -> str:
+    """That nothing is gained by speculation at a point; empty where something is, or may be.
+
+    Whatever it costs is in the throughput, which alone would pass.
+    """
+    # Lookup in the prompt may rightly find nothing, and not every engine counts.
+    if deployment.gate.min_accept_length is None or not cell.clean:
+        return ""
+    known = [one.speculation for one in cell.clean if one.speculation is not None]
+    drafts = sum(one.drafts for one in known)
+    if not drafts:
+        said = (
+            "the counters of drafts did not move"
+            if known
+            else "the engine has no counters of drafts"
+        )
+        return f"no drafts, although {deployment.speculation} speculates: {said}"
+    length = 1 + sum(one.accepted for one in known) / drafts
+    if f"{length:.2f}" != "1.00":
+        return ""
+    return (
+        f"accept length {length:.2f} over {drafts:.0f} drafts: they cost time and are not "
+        "accepted; the drafter does not belong to this model, or its weights were not loaded"
     )
 
 
