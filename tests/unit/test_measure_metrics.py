@@ -145,6 +145,20 @@ def test_sglang_restarted_or_with_several_ranks() -> None:
     assert both.speculation == metrics.SpecCounters(150, 450, 750 - 15 - 150)
 
 
+def test_sglang_whose_drafts_are_all_refused_was_not_restarted() -> None:
+    """Accepted drafts are no counter of its own: what is computed may fall, and nothing did."""
+    before = metrics.parse(sglang(100, 500, 10, block=4))
+    # 4 requests: a token each from their prefill, 200 steps, of which 3 had begun at an end.
+    spec = metrics.delta(before, metrics.parse(sglang(300, 500 + 4 + 197, 14, block=4))).speculation
+    assert spec == metrics.SpecCounters(200, 600, 0)
+    assert spec.accept_length == 1.0
+    with pytest.raises(RoostError, match="counters contradict each other") as raised:
+        metrics.delta(before, metrics.parse(sglang(300, 500 + 4 + 195, 14, block=4)))
+    assert raised.value.why.startswith("200 verification steps of 4 requests brought 199 tokens")
+    with pytest.raises(RoostError, match="restarted"):
+        metrics.delta(before, metrics.parse(sglang(300, 499, 14, block=4)))
+
+
 def test_a_restart_that_has_overtaken_the_old_counters() -> None:
     """SGLang's collectors again, started anew: every counter is higher than it was before."""
     before, after = reading("sglang_before"), reading("sglang_restarted")

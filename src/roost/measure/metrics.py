@@ -214,7 +214,7 @@ def delta(before: Reading, after: Reading) -> Reading:
         raise _restarted("it has not speculated yet, and had before")
     if any(value < 0 for value in _values(change)):
         raise _restarted("a counter went down")
-    return change
+    return change if after.block is None else _agreeing(change)
 
 
 def _between(first: SpecCounters | None, last: SpecCounters | None) -> SpecCounters | None:
@@ -234,12 +234,38 @@ def _between(first: SpecCounters | None, last: SpecCounters | None) -> SpecCount
     )
 
 
+def _agreeing(change: Reading) -> Reading:
+    """SGLang's difference with what was accepted as a number that can be.
+
+    It is computed from other counters. A step of each request may have brought no token of its
+    answer, where it had begun when the answer ended: then nothing was accepted.
+
+    Raises:
+        RoostError: The steps brought fewer tokens than that explains.
+    """
+    spec, requests = change.speculation, change.requests or 0.0
+    if spec is None or spec.accepted >= 0:
+        return change
+    if -spec.accepted > requests:
+        raise RoostError(
+            "the engine's counters contradict each other",
+            why=f"{spec.drafts:.0f} verification steps of {requests:.0f} requests brought "
+            f"{change.generated_tokens:.0f} tokens, and each brings one at least",
+            fix="measure again while nothing else asks the engine; if it stays, this version "
+            "counts in a way that roost does not know",
+        )
+    return replace(change, speculation=replace(spec, accepted=0.0))
+
+
 def _values(reading: Reading) -> Iterable[float]:
+    """What was counted; of SGLang's drafts what was accepted is not."""
     yield reading.prompt_tokens
     yield reading.generated_tokens
     yield reading.requests or 0.0
     if spec := reading.speculation:
-        yield from (spec.drafts, spec.draft_tokens, spec.accepted, *spec.per_position)
+        yield from (spec.drafts, spec.draft_tokens, *spec.per_position)
+        if reading.block is None:
+            yield spec.accepted
 
 
 def _restarted(why: str) -> RoostError:
