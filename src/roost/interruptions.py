@@ -41,7 +41,10 @@ def cleaning_up() -> Iterator[None]:
         yield
         return
 
+    told: list[int] = []
+
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        told.append(number)
         for one in taken:
             # Told twice, it still cleans up.
             signal.signal(one, signal.SIG_IGN)
@@ -56,6 +59,9 @@ def cleaning_up() -> Iterator[None]:
     finally:
         for one in taken:
             signal.signal(one, signal.SIG_DFL)
+    if told:
+        # It came while something was being collected, where exceptions are only printed.
+        raise SystemExit(128 + told[0])
 
 
 def _pass_on(_number: int, _frame: FrameType | None) -> None:

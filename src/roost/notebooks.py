@@ -36,6 +36,8 @@ from roost.runs import Result
 DEFAULT_JOBS = 4
 #: Seconds between two looks at the progress of runs.
 _GLANCE_S = 1.0
+#: Seconds that an interrupted run has to end its kernel.
+_CLEANING_UP_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -230,8 +232,12 @@ def execute_all(
                         else done.result()
                     )
         except KeyboardInterrupt:
-            for worker in multiprocessing.active_children():
+            workers = multiprocessing.active_children()
+            for worker in workers:
                 worker.terminate()
+            for worker in workers:
+                worker.join(_CLEANING_UP_S)
+                worker.kill()
             for _, folder in pending.values():
                 with suppress(OSError):  # one that had begun has something in it
                     folder.rmdir()

@@ -106,7 +106,12 @@ class _ThisInterpreter(KernelSpecManager):
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:  # noqa: ARG002
         # The kernel shares our standard error; what it logs there says nothing about the notebook,
         # whose own errors are in the notebook.
-        quiet = ["--log-level=CRITICAL"]
+        quiet = [
+            "--log-level=CRITICAL",
+            # Told to end while it says something, it finds its own sockets closed.
+            "--InteractiveShellApp.exec_lines=__import__('logging').getLogger('tornado.general')"
+            ".setLevel('CRITICAL')",
+        ]
         return KernelSpec(resource_dir=RESOURCES, **get_kernel_dict(extra_arguments=quiet))
 
 

@@ -60,6 +60,29 @@ def test_what_would_end_it_at_once_lets_it_clean_up(number: signal.Signals) -> N
     assert [signal.getsignal(one) for one in BOTH] == [signal.SIG_DFL] * 2
 
 
+class Collected:
+    """Is told to end while it is being collected, where Python only prints exceptions."""
+
+    def __del__(self) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_was_lost_is_heard_in_the_end() -> None:
+    went_on: list[bool] = []
+
+    def work() -> None:
+        with cleaning_up():
+            one = Collected()
+            del one
+            went_on.append(True)
+
+    with pytest.raises(SystemExit, match="143"):
+        work()
+    assert went_on == [True]
+
+
 @pytest.mark.usefixtures("usual")
 def test_whoever_takes_a_signal_keeps_it() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does

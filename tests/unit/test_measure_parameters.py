@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import logging
 import re
 from pathlib import Path
 
@@ -80,3 +81,12 @@ def test_each_notebook_refuses_a_misspelt_one_by_hand(path: Path, tmp_path: Path
         with pytest.raises(CellExecutionError, match=refused):
             client.execute()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_kernel_that_ends_says_nothing_of_its_own_sockets() -> None:
+    """Its standard error is ours, and what it logs there at its end is no news to anybody."""
+    ask = "import logging; print(logging.getLogger('tornado.general').level)"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(ask)])
+    with papermill_engine._kernel() as manager:
+        NotebookClient(notebook, kernel_manager_class=manager).execute()
+    assert notebook.cells[0].outputs[0].text == f"{logging.CRITICAL}\n"
