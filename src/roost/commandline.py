@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from roost.catalog_schema import Engine
 from roost.errors import UsageError
-from roost.settings import Settings
+from roost.settings import Settings, secret_flag
 
 #: Other spellings that an engine's parser takes, and the flag that the catalogue has, by style.
 _ALIASES = {
@@ -56,8 +56,6 @@ _CLUSTER = {
     "--dist-init-addr",
     "--headless",
 }
-
-_SECRET = {"--api-key", "--hf-token"}
 
 #: As vLLM's parser reads them; it takes decimals with the first three only.
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -218,8 +216,8 @@ def _take(found: Read, engine: Engine, flag: str | None, values: list[str]) -> N
         found.lost += [f"{flag}: {value}; one name is kept" for value in values[1:]]
     elif flag in _SITE:
         found.lost.append(f"{flag}: the site decides it (roost_listen, roost_port)")
-    elif flag in _SECRET:
-        found.lost.append(f"{flag}: a secret belongs in no recipe; it was left out")
+    elif secret := secret_flag(flag):
+        found.lost.append(f"{secret}: a secret belongs in no recipe; it was left out")
     elif flag in _CLUSTER:
         found.lost.append(f"{' '.join([flag, *values])}: roost starts one engine on one machine")
     elif not (_speculation(found, engine, flag, values) or _setting(found, engine, flag, values)):

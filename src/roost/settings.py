@@ -7,17 +7,40 @@ writes a flag. ``None`` everywhere means "not said": the engine's own default ho
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from roost import near
 from roost.errors import UsageError
 
 #: Characters of a wrong value that its message repeats.
 _LONGEST = 200
+
+#: Engines' flags that take a secret: their shortest beginning that may stand for them, for the
+#: engines' parsers take any that only one flag has, and what to do instead.
+_SECRET_FLAGS = {
+    "--api-key": ("--ap", "give the key as roost_api_key"),
+    "--admin-api-key": ("--adm", "leave it out: no way is known to give it unseen"),
+    "--hf-token": (
+        "--hf-t",
+        "leave it out: weights are there before the engine starts, fetched with roost_hub_token",
+    ),
+    "--ssl-keyfile-password": (
+        "--ssl-keyfile-",
+        "leave it out, and end TLS in a gateway before the endpoint",
+    ),
+}
 
 Count = Annotated[int, Field(ge=1)]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]+$")]
@@ -62,6 +85,20 @@ class Settings(Strict):
         None, description="engine flags that have no neutral name; lists of all layers add up"
     )
 
+    @field_validator("extra_args", mode="before")
+    @classmethod
+    def _no_secret(cls, given: Any) -> Any:
+        """Before anything else looks at them: other messages repeat what they refuse."""
+        for word in given if isinstance(given, list) else str(given).split():
+            # `- --x: value` is what YAML makes a mapping of.
+            said = str(next(iter(word), "") if isinstance(word, dict) else word)
+            if (flag := secret_flag(said)) is not None:
+                raise ValueError(
+                    f"{flag} would put a secret into the engine's argument list, `docker inspect` "
+                    f"and its log; {_SECRET_FLAGS[flag][1]}"
+                )
+        return given
+
     @model_validator(mode="after")
     def _consistent(self) -> Settings:
         if self.image is not None and "@sha256:" not in self.image:
@@ -71,6 +108,23 @@ class Settings(Strict):
         for said in self.extra_args or []:
             _require_json(said)
         return self
+
+
+def secret_flag(word: str) -> str | None:
+    """The flag of an engine that takes a secret, where a word is that flag; else none.
+
+    Args:
+        word: Alone, with ``=value``, shortened, or with underscores, as the engines take them.
+    """
+    said = re.split(r"[=\s]", word.strip(), maxsplit=1)[0].replace("_", "-")
+    return next(
+        (
+            flag
+            for flag, (shortest, _) in _SECRET_FLAGS.items()
+            if flag.startswith(said) and said.startswith(shortest)
+        ),
+        None,
+    )
 
 
 def _require_json(said: str) -> None:

@@ -108,6 +108,7 @@ def test_a_line_is_read_as_a_shell_would() -> None:
     [
         ("--host 0.0.0.0 --port 80", ["--host: ", "--port: "]),
         ("--api-key sk-verysecret", ["--api-key: a secret"]),
+        ("--api-k sk-verysecret", ["--api-key: a secret"]),
         ("--seed $SEED", ["--seed: needs a variable of the shell"]),
         ("--pipeline-parallel-size 2", ["--pipeline-parallel-size 2: roost starts one engine"]),
         ("--max-num-seqs 2 --max-num-seqs 4", ["--max-num-seqs: stands twice"]),

@@ -101,6 +101,36 @@ def test_json_and_other_words_are_taken() -> None:
     assert from_mapping({"extra_args": words}, "host x").extra_args == words
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--api-key", "sk-secret"], "--api-key would put a secret .* as roost_api_key"),
+        (["--api-key=sk-secret"], "roost_api_key"),
+        (["--x", "--api_key", "sk-secret"], "roost_api_key"),
+        # Unambiguous for SGLang; vLLM has --api-server-count too.
+        (["--api", "sk-secret"], "roost_api_key"),
+        (["--api-k=sk-secret"], "roost_api_key"),
+        (["--api-key sk-secret"], "roost_api_key"),
+        ([{"--api-key": "sk-secret"}], "roost_api_key"),
+        (["--api-key", "sk-secret", 1], "roost_api_key"),
+        ("--x --api-key sk-secret", "roost_api_key"),
+        (["--admin-api-key", "sk-secret"], "--admin-api-key would put .*leave it out"),
+        (["--hf-token", "sk-secret"], "--hf-token would put .* with roost_hub_token"),
+        (["--hf-t=sk-secret"], "roost_hub_token"),
+        (["--ssl-keyfile-password", "sk-secret"], "end TLS in a gateway"),
+    ],
+)
+def test_a_secret_in_extra_args_is_refused_and_not_repeated(given: object, message: str) -> None:
+    with pytest.raises(UsageError, match=f"^host x: extra_args: .*{message}") as caught:
+        from_mapping({"extra_args": given}, "host x")
+    assert "sk-secret" not in str(caught.value)
+
+
+def test_flags_that_only_look_like_a_secret_are_taken() -> None:
+    words = ["--api-server-count", "2", "--hf-overrides", "{}", "--ssl-keyfile", "/k", "--a", "-"]
+    assert from_mapping({"extra_args": words}, "host x").extra_args == words
+
+
 def test_settings_must_be_a_mapping() -> None:
     with pytest.raises(UsageError, match="host x: must be a mapping of settings, not list"):
         from_mapping(["max_model_len"], "host x")
