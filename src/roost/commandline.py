@@ -16,39 +16,17 @@ from typing import Any
 from pydantic import ValidationError
 
 from roost.catalog_schema import Engine
+from roost.engines.spellings import ALIASES, SPREADING
 from roost.errors import UsageError
 from roost.settings import Settings, secret_flag
-
-#: Other spellings that an engine's parser takes, and the flag that the catalogue has, by style.
-_ALIASES = {
-    "vllm": {
-        "-tp": "--tensor-parallel-size",
-        "-q": "--quantization",
-        # An argparse abbreviation, see the note at the flag itself.
-        "--kv-cache-memory": "--kv-cache-memory-bytes",
-        "-sc": "--speculative-config",
-    },
-    "sglang": {
-        "--tp": "--tp-size",
-        "--tensor-parallel-size": "--tp-size",
-        "--model": "--model-path",
-        "--speculative-draft-model": "--speculative-draft-model-path",
-        "--speculative-dflash-block-size": "--speculative-num-draft-tokens",
-    },
-}
 
 #: Decided by the site, or by roost itself, so no recipe says them.
 _SITE = {"--host", "--port"}
 
 #: Engines over several machines, which roost does not start.
 _CLUSTER = {
+    *SPREADING,
     "--distributed-executor-backend",
-    "--pipeline-parallel-size",
-    "-pp",
-    "--pp-size",
-    "--data-parallel-size",
-    "-dp",
-    "--dp-size",
     "--nnodes",
     "--node-rank",
     "--master-addr",
@@ -146,7 +124,7 @@ def read(commands: Sequence[Sequence[str]], engines: dict[str, Engine]) -> Read:
     engine, found = engines[name], Read(name)
     for others in commands:
         _before(found, others if others is not words else words[: start - 2])
-    for flag, values in _options(words[start:], _ALIASES[engine.style]):
+    for flag, values in _options(words[start:], ALIASES[engine.style]):
         _take(found, engine, flag, values)
     if found.model is None:
         raise UsageError("command: names no model")

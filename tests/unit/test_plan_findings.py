@@ -206,6 +206,8 @@ RAISED: dict[str, Callable[[], Plan]] = {
         FP8, "gb10", extra_args=["--per-request-spec-decode-metrics"]
     ),
     "flag-has-a-setting": lambda: plan(FP8, "gb10", extra_args=["--max-model-len=1"]),
+    "flag-of-roost": lambda: plan(FP8, "gb10", extra_args=["--port", "9000"]),
+    "flag-not-planned": lambda: plan(FP8, "gb10", extra_args=["-pp", "2"]),
     "no-such-choice": lambda: plan(FP8, "gb10", attention_backend="TRITON"),
     "flashinfer-mixed-window": lambda: plan(
         HERETIC, "rtx5070ti-x2", attention_backend="FLASHINFER"
@@ -293,6 +295,61 @@ def test_a_finding_is_raised_as_severe_as_the_page_says(name: str) -> None:
         assert one.summary
         assert one.why
         assert one.source
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words", "finding", "severity", "fix"),
+    [
+        (HERETIC, ["--port", "9000"], "flag-of-roost", "error", "roost_port"),
+        (HERETIC, ["--host=127.0.0.1"], "flag-of-roost", "error", "roost_listen"),
+        (HERETIC, ["--served_model_name", "x"], "flag-of-roost", "error", "roost_served_name"),
+        (HERETIC, ["--served", "x"], "flag-of-roost", "error", "roost_served_name"),
+        (HERETIC, ["--model", "x"], "flag-of-roost", "error", "take a recipe of that model"),
+        (HERETIC, ["-sc", "{}"], "flag-of-roost", "error", "roost_speculation "),
+        (HERETIC, ["--speculative-config={}"], "flag-of-roost", "error", "roost_speculation "),
+        (HERETIC, ["--speculative-config.method", "mtp"], "flag-of-roost", "warning", "roost_spec"),
+        (HERETIC, ["-tp", "2"], "flag-has-a-setting", "warning", "tensor_parallel=…"),
+        (HERETIC, ["-q=fp8"], "flag-has-a-setting", "warning", "quantization=…"),
+        (
+            HERETIC,
+            ["--no-enable-prefix-caching"],
+            "flag-has-a-setting",
+            "warning",
+            "prefix_caching=…",
+        ),
+        (HERETIC, ["-dp", "2"], "flag-not-planned", "warning", "tensor_parallel=…"),
+        # Its start script has a variable for this, and vLLM the flag.
+        (AEON, ["--max-model-len", "1"], "flag-has-a-setting", "warning", "max_model_len=…"),
+        (AEON, ["--port", "9000"], "flag-of-roost", "error", "roost_port"),
+        (DFLASH2, ["--tp", "2"], "flag-has-a-setting", "warning", "tensor_parallel=…"),
+        (DFLASH2, ["--model", "x"], "flag-of-roost", "error", "take a recipe of that model"),
+        (DFLASH2, ["--pp-size", "2"], "flag-not-planned", "warning", "tensor_parallel=…"),
+        (
+            DFLASH2,
+            ["--speculative-dflash-block-size", "4"],
+            "flag-of-roost",
+            "error",
+            "num_speculative_tokens=…",
+        ),
+    ],
+)
+def test_a_flag_by_hand_that_no_plan_sees(
+    recipe: str, words: list[str], finding: str, severity: str, fix: str
+) -> None:
+    def about_flags(made: Plan) -> list[Finding]:
+        return [one for one in made.findings if one.id.startswith("flag-")]
+
+    (found,) = about_flags(plan(recipe, "gb10", extra_args=words))
+    assert (found.id, found.severity) == (finding, severity)
+    assert found.fix.startswith(fix)
+    assert about_flags(plan(recipe, "gb10")) == []
+
+
+def test_other_words_by_hand_are_taken_as_they_are() -> None:
+    words = ["--reasoning-parser", "qwen3", "--model-impl", "auto", "--seed", "-1", "-O3"]
+    for recipe in (HERETIC, AEON):
+        made = plan(recipe, "gb10", extra_args=words)
+        assert not [one for one in made.findings if one.id.startswith("flag-")]
 
 
 def test_a_finding_without_a_name_is_none() -> None:

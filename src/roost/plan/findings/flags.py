@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from roost import versions
+from roost.engines import spellings
 from roost.plan.finding import Finding
 from roost.plan.subject import Subject
 
@@ -51,26 +52,61 @@ def flags_of_version(s: Subject) -> Iterator[Finding]:
             )
 
 
-def extra_args_in_disguise(s: Subject) -> Iterator[Finding]:
-    """A flag given by hand that has a setting, which neither plan nor merging can see."""
-    spelled = {flag.flag: name for name, flag in s.resolved.engine.flags.items()}
+def extra_args(s: Subject) -> Iterator[Finding]:
+    """A flag given by hand that roost writes itself, has a setting for, or cannot plan with."""
+    engine = s.resolved.engine
+    style = spellings.reader(engine)
+    settings = _flags_with_a_setting(s)
+    own = spellings.OWN[style]
     for word in s.resolved.settings.extra_args or []:
-        flag = word.partition("=")[0]
-        if not flag.startswith("--") or len(flag) < 6:
+        flag = spellings.flag_of(word, style, {*settings, *own, *spellings.SPREADING})
+        if flag is None:
             continue
-        # The engines' parsers take any beginning of a flag that only one flag has.
-        meant = [known for known in spelled if known == flag or known.startswith(flag)]
-        if len(meant) == 1:
-            name = spelled[meant[0]]
+        said = word.partition("=")[0]
+        named = said if said == flag else f"{said}, that is {flag}"
+        if flag in own:
+            # A single key is merged into what roost writes, and holds; a whole flag is lost, or
+            # takes away what the rest of the launch goes by.
+            yield Finding(
+                id="flag-of-roost",
+                severity="warning" if "." in said else "error",
+                summary=f"extra_args says {named}, which roost writes itself",
+                why="plan, checks and clients go by what it writes, and of a flag said twice the "
+                "engine takes only one",
+                fix=own[flag],
+                source="roost.engines",
+            )
+        elif flag in settings:
             yield Finding(
                 id="flag-has-a-setting",
                 severity="warning",
-                summary=f"extra_args says {flag}, which is the setting {name}",
+                summary=f"extra_args says {named}, which is the setting {settings[flag]}",
                 why="what stands in extra_args is not planned for, and of a flag said twice the "
                 "engine takes the last",
-                fix=f"{name}=…",
+                fix=f"{settings[flag]}=…",
                 source="roost.settings",
             )
+        else:
+            yield Finding(
+                id="flag-not-planned",
+                severity="warning",
+                summary=f"extra_args says {named}, which no plan counts",
+                why="what is computed here is one engine whose layers tensor_parallel splits",
+                fix="tensor_parallel=…, or count on the memory that the engine itself prints",
+                source="roost.engines",
+            )
+
+
+def _flags_with_a_setting(s: Subject) -> dict[str, str]:
+    """Settings by the flags that say them, those included that an image has a variable for."""
+    engine = s.resolved.engine
+    reads = s.catalog.engines[engine.flags_of] if engine.flags_of else engine
+    found = {}
+    for name, spelled in reads.flags.items():
+        found[spelled.flag] = name
+        if spelled.kind == "toggle":
+            found[spelled.flag.replace("--", "--no-", 1)] = name
+    return found
 
 
 def choices(s: Subject) -> Iterator[Finding]:
@@ -98,4 +134,4 @@ def choices(s: Subject) -> Iterator[Finding]:
         )
 
 
-CHECKS = (refused_values, flags_of_version, extra_args_in_disguise, choices)
+CHECKS = (refused_values, flags_of_version, extra_args, choices)
