@@ -159,6 +159,7 @@ MIXED = ["sliding_attention"] * 3 + ["full_attention"] * 3
 
 RAISED: dict[str, Callable[[], Plan]] = {
     "known-not-to-run": lambda: plan(QWEN27, "h200"),
+    "engine-version-assumed": lambda: plan(HERETIC, "gb10", image=VLLM),
     "no-image": lambda: plan("smollm2-135m", "h200"),
     "untested": lambda: plan(FP8, "rtx5090", image=VLLM),
     "doubtful": lambda: plan(AEON, "gb10", "mtp"),
@@ -350,6 +351,22 @@ def test_other_words_by_hand_are_taken_as_they_are() -> None:
     for recipe in (HERETIC, AEON):
         made = plan(recipe, "gb10", extra_args=words)
         assert not [one for one in made.findings if one.id.startswith("flag-")]
+
+
+@pytest.mark.parametrize(
+    ("image", "settings", "assumed"),
+    [
+        (VLLM, {}, True),
+        (VLLM, {"engine_version": "0.24.0"}, False),
+        # The image that the recipe names, out of another registry.
+        ("mirror.example.org/engine@{own}", {}, False),
+    ],
+)
+def test_whose_version_is_planned_with(image: str, settings: dict[str, str], assumed: bool) -> None:
+    own = CATALOG.recipes[HERETIC].hardware["gb10"].image
+    assert own is not None
+    made = plan(HERETIC, "gb10", image=image.format(own=own.digest), **settings)
+    assert ("engine-version-assumed" in {one.id for one in made.findings}) is assumed
 
 
 def test_a_finding_without_a_name_is_none() -> None:

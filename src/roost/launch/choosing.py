@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from roost.catalog_schema import (
     ApiKey,
@@ -15,8 +16,12 @@ from roost.catalog_schema import (
     Variant,
 )
 from roost.errors import RefusedError, UsageError
+from roost.lock import Lock
 from roost.pins import Image
 from roost.settings import Settings
+
+#: The version of an image of which nobody says one.
+_UNKNOWN = "unknown"
 
 
 def speculation(recipe: Recipe, wanted: str | None) -> tuple[str, Speculation]:
@@ -92,19 +97,34 @@ def _verified(recipe: Recipe) -> str:
     )
 
 
+class Chosen(NamedTuple):
+    """The image that runs, and how sure that is.
+
+    Attributes:
+        borrowed: It is known to run on other hardware only.
+        assumed: Nobody says which version it has; it is taken for that of the image it replaces.
+    """
+
+    image: Image
+    borrowed: bool = False
+    assumed: bool = False
+
+
 def image(
     recipe: Recipe,
     hardware: Hardware,
     settings: Settings,
     support: Support | None,
     variant: Variant | None,
+    lock: Lock,
     *,
     refuse: bool,
-) -> tuple[Image, bool]:
-    """The image, and whether it is known to run on other hardware only.
+) -> Chosen:
+    """The image: as set, else as known for this hardware.
 
     Raises:
         RefusedError: None is known for this hardware.
+        UsageError: A version is set for an image that is known to have another.
     """
     known = (variant.image if variant else None) or (support.image if support else None)
     known = known or recipe.image
@@ -113,15 +133,33 @@ def image(
         # For a plan, an image that runs elsewhere says more than none.
         known = next((one.image for one in recipe.hardware.values() if one.image), None)
     if settings.image is not None:
-        version = settings.engine_version or (known.engine_version if known else "unknown")
-        return Image.parse(settings.image, version), False
+        return _replaced(settings.image, settings.engine_version, known, lock)
     if known is None:
         raise RefusedError(
             f"{recipe.id} has never been run on {hardware.id}, so no image is known for it",
             fix=f"it is known to run on: {_verified(recipe) or 'nothing yet'}; to try it all the "
             "same, name an image: --set image=repository@sha256:… or roost_settings.image",
         )
-    return known, borrowed
+    if settings.engine_version not in {None, known.engine_version}:
+        if known.engine_version != _UNKNOWN:
+            raise UsageError(
+                f"engine_version {settings.engine_version} is set, but no image",
+                why=f"{known.reference}, which would run, has {known.engine_version}",
+                fix="name the image that has it, too: image=repository@sha256:…; or drop the "
+                "setting",
+            )
+        known = known.model_copy(update={"engine_version": settings.engine_version})
+    return Chosen(known, borrowed)
+
+
+def _replaced(reference: str, version: str | None, known: Image | None, lock: Lock) -> Chosen:
+    """An image that is set, with the version that is set or most likely."""
+    if version is not None or known is None:
+        return Chosen(Image.parse(reference, version or _UNKNOWN))
+    image = Image.parse(reference, known.engine_version)
+    locked = lock.image(known)
+    same = image.digest in {known.digest, locked.digest if locked else None}
+    return Chosen(image, assumed=not same and known.engine_version != _UNKNOWN)
 
 
 def takes_key(recipe: Recipe, engine: Engine, image: Image) -> ApiKey:

@@ -53,6 +53,9 @@ class Resolved(BaseModel):
     image_borrowed: bool = Field(
         description="no image is known for this hardware, and this one runs elsewhere"
     )
+    version_assumed: bool = Field(
+        description="nobody says which version the image has; it is that of the one it replaces"
+    )
     image_digest: str | None
     image_platforms: list[str] = Field(
         description="architectures it is built for; empty where the lock knows nothing"
@@ -136,7 +139,8 @@ def resolve(
         settings = settings.model_copy(update={"tensor_parallel": hardware.gpu.count})
     choosing.check_settings(recipe, choice_name, overrides)
 
-    image, borrowed = choosing.image(recipe, hardware, settings, support, special, refuse=refuse)
+    chosen = choosing.image(recipe, hardware, settings, support, special, lock, refuse=refuse)
+    image = chosen.image
     locked_image = lock.image(image)
     digest = image.digest or (locked_image.digest if locked_image else None)
     unresolved = []
@@ -223,7 +227,8 @@ def resolve(
         known_not_to_run=known_not_to_run,
         settings=settings,
         image=image,
-        image_borrowed=borrowed,
+        image_borrowed=chosen.borrowed,
+        version_assumed=chosen.assumed,
         image_digest=digest,
         image_platforms=locked_image.platforms if locked_image else [],
         image_bytes=locked_image.bytes if locked_image else {},

@@ -22,7 +22,7 @@ NOT_TO_RUN = "known-not-to-run"
 NAMES = (
     NOT_TO_RUN, "no-image", "untested", "doubtful", "{setting}-beyond-known", "not-pinned",
     "untrusted-image", "catalogue-disagrees", "checkpoint-defective", "checkpoint-unreadable",
-    "planned-from-catalogue",
+    "planned-from-catalogue", "engine-version-assumed",
     # of the machine
     "too-few-gpus", "idle-gpus", "image-architecture", "architecture", "gpu", "gpu-count",
     "gpu-memory", "compute-capability", "driver", "memory", "unlike-gpus", "memory-not-probed",

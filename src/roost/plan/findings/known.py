@@ -45,6 +45,20 @@ def no_image(s: Subject) -> Iterator[Finding]:
         )
 
 
+def version_assumed(s: Subject) -> Iterator[Finding]:
+    """Everything that goes by the engine's version goes by one that nobody stated."""
+    if s.resolved.version_assumed:
+        yield Finding(
+            id="engine-version-assumed",
+            severity="warning",
+            summary=f"nobody says which version the image {s.resolved.image.reference} has",
+            why=f"it is planned as {s.resolved.engine.title} {s.version}, the version of the image "
+            "that it replaces; pool, defaults and flags differ between versions",
+            fix="engine_version=… as the image's engine prints it",
+            source=s.resolved.recipe.source,
+        )
+
+
 def untested(s: Subject) -> Iterator[Finding]:
     """Nobody says that they ran it."""
     recipe, hardware = s.resolved.recipe, s.resolved.hardware.id
@@ -183,4 +197,14 @@ def facts(s: Subject) -> Iterator[Finding]:
         )
 
 
-CHECKS = (not_to_run, no_image, untested, doubtful, bounds, not_pinned, untrusted, facts)
+CHECKS = (
+    not_to_run,
+    no_image,
+    version_assumed,
+    untested,
+    doubtful,
+    bounds,
+    not_pinned,
+    untrusted,
+    facts,
+)
