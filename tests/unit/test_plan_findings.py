@@ -34,7 +34,7 @@ from roost.lock import Lock, LockedImage
 from roost.plan import names, planner
 from roost.plan.architecture import Drafter
 from roost.plan.checkpoint import Checkpoint, Shard
-from roost.plan.contents import Contents, Part
+from roost.plan.contents import Contents, Part, Quantization
 from roost.plan.finding import Finding
 from roost.plan.planner import Plan
 from roost.settings import Settings
@@ -210,6 +210,7 @@ RAISED: dict[str, Callable[[], Plan]] = {
     "flag-of-roost": lambda: plan(FP8, "gb10", extra_args=["--port", "9000"]),
     "flag-not-planned": lambda: plan(FP8, "gb10", extra_args=["-pp", "2"]),
     "no-such-choice": lambda: plan(FP8, "gb10", attention_backend="TRITON"),
+    "quantization-differs": lambda: plan(FP8, "gb10", quantization="modelopt"),
     "flashinfer-mixed-window": lambda: plan(
         HERETIC, "rtx5070ti-x2", attention_backend="FLASHINFER"
     ),
@@ -367,6 +368,56 @@ def test_whose_version_is_planned_with(image: str, settings: dict[str, str], ass
     assert own is not None
     made = plan(HERETIC, "gb10", image=image.format(own=own.digest), **settings)
     assert ("engine-version-assumed" in {one.id for one in made.findings}) is assumed
+
+
+@pytest.mark.parametrize(
+    ("recipe", "given", "found"),
+    [
+        # Of a config of compressed-tensors; vLLM stops on any other but humming.
+        (FP8, "compressed-tensors", {}),
+        (FP8, "humming", {}),
+        (FP8, "modelopt", {"quantization-differs": "error"}),
+        (FP8, "fp8", {"quantization-differs": "error"}),
+        (FP8, "nonsense", {"no-such-choice": "error"}),
+        (AEON, "modelopt", {"quantization-differs": "error"}),
+        # Of ModelOpt's; vLLM looks at the config only.
+        (HERETIC, "modelopt", {}),
+        (HERETIC, "modelopt_fp4", {}),
+        (HERETIC, "awq", {"quantization-differs": "warning"}),
+        # Of another engine.
+        (DFLASH2, "modelopt_fp4", {}),
+        (DFLASH2, "nonsense", {"no-such-choice": "error"}),
+        # Quantized by nobody: the engine does it when it loads.
+        ("smollm2-135m", "fp8", {}),
+    ],
+)
+def test_a_quantization_that_is_not_the_checkpoint_s(
+    recipe: str, given: str, found: dict[str, str]
+) -> None:
+    hardware = "cpu" if recipe == "smollm2-135m" else "gb10"
+    made = plan(recipe, hardware, quantization=given)
+    ids = {"quantization-differs", "no-such-choice"}
+    assert {one.id: one.severity for one in made.findings if one.id in ids} == found
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "differs"),
+    [
+        ("fp8", "fp8", False),
+        ("fp8", "awq", True),
+        ("gptq", "gptq_marlin", False),
+        (None, "fp8", False),
+    ],
+)
+def test_a_config_that_was_read_says_how_it_is_quantized(
+    method: str | None, given: str, differs: bool
+) -> None:
+    """Whatever the catalogue has: compressed-tensors."""
+    declared = Quantization(method=method) if method else None
+    made = read(checkpoint(quantization=declared), quantization=given)
+    found = [one for one in made.findings if one.id == "quantization-differs"]
+    assert bool(found) is differs
+    assert all(one.source == "org/name@commit" for one in found)
 
 
 def test_a_finding_without_a_name_is_none() -> None:

@@ -32,7 +32,7 @@ NAMES = (
     "drafts-beyond-block", "context-beyond-model",
     # of the engine
     "{setting}-refused", "flag-not-in-version", "flag-has-a-setting", "flag-of-roost",
-    "flag-not-planned", "no-such-choice",
+    "flag-not-planned", "no-such-choice", "quantization-differs",
     "flashinfer-mixed-window", "cudagraph-piecewise", "drafter-backend-automatic",
     "fp8-kv-unsupported", "image-lacks-kernels", "nvfp4-without-gpu", "nvfp4-too-old",
     "nvfp4-weight-only", "moe-backend-overridden", "eager",

@@ -246,6 +246,7 @@ def catalogued(catalog: Catalog, weights: Weights) -> Side:
         widths=described.widths if described else None,
         drafter=revision.drafter if revision else None,
         contents=revision.contents if revision else None,
+        method=model.method,
         loaded_bytes=stated or (alike.bytes if alike else None),
         loaded_from=alike.source if alike and not stated else None,
         disk_bytes=(revision.disk_bytes if revision else None) or weights.bytes,

@@ -93,6 +93,7 @@ def observed(known: Side, found: Checkpoint, *, drafter: bool, dtype: Dtype | No
         widths=None if drafter else _widths(found) or known.widths,
         drafter=found.drafter() if drafter else None,
         contents=found.contents,
+        method=found.quantization.method if found.quantization else None,
         # Without some shards what is there says nothing of the size.
         loaded_bytes=known.loaded_bytes if found.absent else None,
         disk_bytes=known.disk_bytes if found.absent else found.bytes,

@@ -38,6 +38,8 @@ class Side:
         loaded_from: Source of ``loaded_bytes``, where that is not ``read_from``.
         unread: Why no checkpoint was read.
         defect: What is wrong with the checkpoint that was read.
+        method: How its weights were quantized, as its config says it (``quant_method``); none: they
+            were not, or nobody says how.
     """
 
     weights: Weights
@@ -47,6 +49,7 @@ class Side:
     widths: Widths | None = None
     drafter: Drafter | None = None
     contents: Contents | None = None
+    method: str | None = None
     loaded_bytes: int | None = None
     loaded_from: str | None = None
     disk_bytes: int | None = None

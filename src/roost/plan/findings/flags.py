@@ -117,6 +117,7 @@ def choices(s: Subject) -> Iterator[Finding]:
         ("drafter_attention_backend", "attention_backend"),
         ("kv_cache_dtype", "kv_cache_dtype"),
         ("moe_backend", "moe_backend"),
+        ("quantization", "quantization"),
     ):
         given = getattr(s.resolved.settings, setting)
         known = flags[spelled].choices if spelled in flags else []
@@ -134,4 +135,41 @@ def choices(s: Subject) -> Iterator[Finding]:
         )
 
 
-CHECKS = (refused_values, flags_of_version, extra_args, choices)
+#: What vLLM takes for a checkpoint besides the name of its own method. Methods that are not here
+#: have rules of their own. Sources of vLLM 0.23 to 0.33.
+_ALSO_TAKEN = {
+    "compressed-tensors": {"humming"},
+    "fp8": {"humming", "deepseek_v4_fp8"},
+    "awq": {"humming", "auto_awq", "awq_marlin", "marlin", "moe_wna16"},
+    "gptq": {"humming", "auto_gptq", "gptq_marlin", "marlin", "moe_wna16"},
+    "modelopt": {"humming", "modelopt_fp4", "modelopt_mxfp8", "modelopt_mixed"},
+}
+
+
+def quantization(s: Subject) -> Iterator[Finding]:
+    """A quantization that is not the checkpoint's, which vLLM refuses once it has been fetched."""
+    given, method = s.resolved.settings.quantization, s.target.method
+    flag = s.resolved.engine.flags.get("quantization")
+    if spellings.reader(s.resolved.engine) != "vllm" or flag is None:
+        return
+    if given is None or given not in flag.choices or method not in _ALSO_TAKEN:
+        return
+    if given == method or given in _ALSO_TAKEN[method]:
+        return
+    # What ModelOpt wrote is known by its config, whatever the flag says.
+    ignored = method == "modelopt"
+    yield Finding(
+        id="quantization-differs",
+        severity="warning" if ignored else "error",
+        summary=f"quantization {given}, but {s.target.weights.repo} is quantized by {method}",
+        why=f"{s.resolved.engine.title} takes the checkpoint's own, so the setting does nothing"
+        if ignored
+        else f"{s.resolved.engine.title} refuses another method than the checkpoint's own",
+        fix=f"quantization={method}, or leave it out",
+        source=s.target.read_from
+        if s.target.read_from != "catalogue" or s.target.model is None
+        else s.target.model.source,
+    )
+
+
+CHECKS = (refused_values, flags_of_version, extra_args, choices, quantization)
