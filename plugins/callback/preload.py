@@ -14,6 +14,7 @@ from ansible.plugins.callback import CallbackBase
 with contextlib.suppress(ImportError):  # the filters say it
     import roost.cuda_context
     import roost.deployment
+    import roost.docker_settings
     import roost.doctor
     import roost.downloads
     import roost.gateway

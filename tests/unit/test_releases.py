@@ -143,7 +143,7 @@ def test_a_dead_engine_is_shown_with_its_cause_and_the_end_of_its_log(
     text = message(given, result("nothing", failure=failure(log="\n".join(log))))
     assert "  cause: the GPU ran out of memory (gpu-out-of-memory)" in text
     assert "    saw: line 4: torch.OutOfMemoryError: CUDA out of memory." in text
-    assert re.search(r"^    fix: .*max_num_batched_tokens", text, re.MULTILINE)
+    assert re.search(r"^    fix: gpu_memory_utilization", text, re.MULTILINE)
     assert "    INFO 39" in text
     assert "INFO 24" not in text
     assert "serves now: nothing, as before" in text
