@@ -112,9 +112,11 @@ def test_what_the_site_set_stays_and_is_kept_beside(host: Host) -> None:
 def test_an_empty_file_that_a_link_leads_to_is_written_where_it_is(host: Host) -> None:
     elsewhere = host.folder / "elsewhere.json"
     elsewhere.write_text("")
+    elsewhere.chmod(0o600)
     host.settings.symlink_to(elsewhere)
     assert changes(host.play())
     assert host.settings.is_symlink()
+    assert elsewhere.stat().st_mode & 0o777 == 0o600
     assert json.loads(elsewhere.read_text()) == {"insecure-registries": [REGISTRY]}
 
 
