@@ -400,6 +400,31 @@ def test_a_quantization_that_is_not_the_checkpoint_s(
     assert {one.id: one.severity for one in made.findings if one.id in ids} == found
 
 
+def test_methods_of_a_version_that_was_not_read_are_in_doubt() -> None:
+    made = plan(FP8, "gb10", quantization="nonsense", image=VLLM, engine_version="0.40.0")
+    (found,) = (one for one in made.findings if one.id == "no-such-choice")
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "hardware", "given"),
+    [
+        # Nothing can be shared by three.
+        (HERETIC, "rtx5070ti-x2", {"tensor_parallel": 3, "enforce_eager": True}),
+        # Of this version nobody says how many sequences it takes.
+        (
+            "qwen-agentworld-35b-a3b",
+            "gb10",
+            {"enforce_eager": True, "image": VLLM, "engine_version": "0.10.0"},
+        ),
+    ],
+)
+def test_fixes_that_cannot_be_tried_keep_nobody_from_the_plan(
+    recipe: str, hardware: str, given: dict[str, Any]
+) -> None:
+    assert plan(recipe, hardware, **given).findings
+
+
 @pytest.mark.parametrize(
     ("method", "given", "differs"),
     [

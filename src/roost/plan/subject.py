@@ -181,11 +181,15 @@ class Subject:
         if self.case is None:
             return True
         case = changed(self.case, change)
-        if self.resolved.engine.style == "sglang":
-            strategy = sglang.strategy_of(self.resolved.spec.command)
-            return sglang.make(case, version=self.version, strategy=strategy).fits
-        made = budgets.make(case)
-        enough = self.need(case.settings) if self.need else 1
+        try:
+            if self.resolved.engine.style == "sglang":
+                strategy = sglang.strategy_of(self.resolved.spec.command)
+                return sglang.make(case, version=self.version, strategy=strategy).fits
+            made = budgets.make(case)
+            enough = self.need(case.settings) if self.need else 1
+        except RoostError:
+            # As for what is planned now, of which a finding tells.
+            return True
         return made.fits and made.kv_cache_bytes >= enough
 
     @property
