@@ -52,7 +52,7 @@ class Requirements(BaseModel):
 class Asked(BaseModel):
     """What was asked for: from it the catalogue gives the same container again."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     recipe: str
     hardware: str
@@ -96,7 +96,8 @@ class Watched(BaseModel):
 class Deployment(BaseModel):
     """The resolved deployment of one host."""
 
-    model_config = ConfigDict(frozen=True)
+    # A kept one may be refused for a secret in it, which no message may repeat.
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     host: str
     recipe: str

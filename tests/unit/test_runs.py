@@ -176,6 +176,13 @@ def test_a_release_is_found_from_here_and_from_the_repository_root(
     assert own.folder.parent == tmp_path / "home" / "runs"
     with pytest.raises(UsageError, match=r"^kept/other: no deployment"):
         runs.start("benchmark", inventory="i", host="spark-01", release="kept/other")
+    # What was taken once may be refused by now, for a secret that no message may repeat.
+    document = deployed.model_dump(mode="json")
+    document["asked"]["settings"]["extra_args"] = ["--api-key", "sk-planted"]
+    (tmp_path / "kept" / "before.json").write_text(json.dumps(document))
+    with pytest.raises(UsageError, match=r"before\.json: no deployment") as refused:
+        runs.start("benchmark", inventory="i", host="spark-01", release="kept/before.json")
+    assert "sk-planted" not in str(refused.value)
 
 
 @pytest.mark.parametrize("below", ["", "below"])
