@@ -46,6 +46,7 @@ from roost.measure.kept import environment
 from roost.measure.metrics import Reading, SpecCounters
 from roost.measure.points import Benchmark, CellPoints, Repetition, Speculation
 from roost.measure.verify import Evidence, Target, reach
+from roost.settings import Settings
 
 DATA = Path(__file__).parent / "data"
 NOW = dt.datetime(2026, 11, 29, 16, 0, 5, tzinfo=dt.UTC)
@@ -689,6 +690,21 @@ def test_a_long_warm_up_may_take_its_time(tmp_path: Path) -> None:
     session = Session(target, planned, planned.cells, tmp_path, lambda _: None)
     repeating._warm_up(session, planned.cells[-1])
     assert limits == [120 + 2502.23 + 512]
+
+
+def test_of_what_the_catalogue_does_not_give_any_more_no_settings_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept release is measured all the same."""
+
+    def gone(_: object) -> None:
+        raise UsageError("engine_version 0.30.0 is set, but no image")
+
+    monkeypatch.setattr("roost.measure.demands.examine", gone)
+    planned = planning.plan("smoke")
+    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    session = Session(target, planned, planned.cells, tmp_path, lambda _: None)
+    assert session.settings == Settings()
 
 
 def test_a_warm_up_may_wait_for_those_before_it(tmp_path: Path) -> None:

@@ -48,11 +48,15 @@ class Session:
     breaks: int = 0
     started: float = field(default_factory=time.monotonic)
     share: float = 0.0
-    #: What was said to the engine, by flags or by variables; found before anything is measured.
+    #: What was said to the engine, by flags or by variables. Of a release that the catalogue does
+    #: not give any more nothing is known.
     settings: Settings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.settings = demands.examine(self.deployment).resolved.settings
+        try:
+            self.settings = demands.examine(self.deployment).resolved.settings
+        except RoostError:
+            self.settings = Settings()
 
     @property
     def suite(self) -> Suite:
