@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+#: Seconds in which a process that was told to end is not told again.
+_CLEANING_UP_S = 10.0
 
 
 @contextmanager
@@ -41,13 +45,14 @@ def cleaning_up() -> Iterator[None]:
         yield
         return
 
-    told: list[int] = []
+    told: list[tuple[int, float]] = []
 
-    def leave(number: int, _frame: FrameType | None) -> NoReturn:
-        told.append(number)
-        for one in taken:
+    def leave(number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if told and now - told[-1][1] < _CLEANING_UP_S:
             # Told twice, it still cleans up.
-            signal.signal(one, signal.SIG_IGN)
+            return
+        told.append((number, now))
         raise SystemExit(128 + number)
 
     handlers = {signal.SIGTERM: leave, signal.SIGHUP: _pass_on}
@@ -61,7 +66,7 @@ def cleaning_up() -> Iterator[None]:
             signal.signal(one, signal.SIG_DFL)
     if told:
         # It came while something was being collected, where exceptions are only printed.
-        raise SystemExit(128 + told[0])
+        raise SystemExit(128 + told[0][0])
 
 
 def _pass_on(_number: int, _frame: FrameType | None) -> None:

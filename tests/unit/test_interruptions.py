@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -78,6 +79,26 @@ def test_a_signal_that_was_lost_is_heard_in_the_end() -> None:
             del one
             went_on.append(True)
 
+    with pytest.raises(SystemExit, match="143"):
+        work()
+    assert went_on == [True]
+
+
+@pytest.mark.usefixtures("usual")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_who_was_not_heard_may_say_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on: list[bool] = []
+
+    def work() -> None:
+        with cleaning_up():
+            one = Collected()
+            del one
+            went_on.append(True)
+            monkeypatch.setattr(time, "monotonic", lambda: later)
+            os.kill(os.getpid(), signal.SIGTERM)
+            went_on.append(False)
+
+    later = time.monotonic() + 60
     with pytest.raises(SystemExit, match="143"):
         work()
     assert went_on == [True]
