@@ -62,11 +62,20 @@ class Fit(Strict):
 
     bytes: Count
     each: Annotated[int, Field(ge=0)] = Field(0, description="bytes more for each CUDA graph")
+    turn: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="graphs after which each takes `each_after`"
+    )
+    each_after: Annotated[int, Field(ge=0)] = 0
     points: Annotated[list[str], Field(min_length=1)]
     tolerance: Annotated[float, Field(ge=0, le=1, strict=False)] = Field(
         description="share of the term by which it may be off"
     )
     note: str | None = None
+
+    def at(self, graphs: int) -> int:
+        """Bytes that so many CUDA graphs take."""
+        first = graphs if self.turn is None else min(graphs, self.turn)
+        return self.bytes + self.each * first + self.each_after * (graphs - first)
 
 
 class Fits(Strict):

@@ -310,8 +310,7 @@ def graphs(case: Case, calibration: Calibration) -> list[Term]:
     number = len(piecewise) + len(full)
     fits = calibration.fits
     fit = fits.graphs_several_gpus if case.ranks > 1 else fits.graphs_one_gpu
-    amount = fit.bytes + fit.each * number
-    return [_fitted(case, calibration, "CUDA graphs", fit, amount, {"graphs": number})]
+    return [_fitted(case, calibration, "CUDA graphs", fit, fit.at(number), {"graphs": number})]
 
 
 def host_reserve(case: Case, calibration: Calibration) -> list[Term]:
