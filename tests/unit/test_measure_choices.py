@@ -97,7 +97,7 @@ def test_the_fastest_is_recommended_for_each_kind_and_each_number_of_users() -> 
                     None if name == "none" else 3.0,
                     kind=kind,
                     users=users,
-                    noise=0.005,
+                    repetitions=5,
                 )
                 for (kind, users), by in speeds.items()
             ]
