@@ -693,16 +693,14 @@ def test_a_long_warm_up_may_take_its_time(tmp_path: Path) -> None:
 
 
 def test_of_what_the_catalogue_does_not_give_any_more_no_settings_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """A kept release is measured all the same."""
-
-    def gone(_: object) -> None:
-        raise UsageError("engine_version 0.30.0 is set, but no image")
-
-    monkeypatch.setattr("roost.measure.demands.examine", gone)
+    kept = deployment(tmp_path)
+    older = kept.asked.settings.model_copy(update={"engine_version": "0.10.0"})
+    asked = kept.asked.model_copy(update={"settings": older})
     planned = planning.plan("smoke")
-    target = Target(Host("h", {}, Connection("h")), deployment(tmp_path))
+    target = Target(Host("h", {}, Connection("h")), kept.model_copy(update={"asked": asked}))
     session = Session(target, planned, planned.cells, tmp_path, lambda _: None)
     assert session.settings == Settings()
 
