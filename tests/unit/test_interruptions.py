@@ -70,38 +70,29 @@ class Collected:
 
 @pytest.mark.usefixtures("usual")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_signal_that_was_lost_is_heard_in_the_end() -> None:
-    went_on: list[bool] = []
+@pytest.mark.parametrize(
+    ("again", "heard"), [(None, "in the end"), (1.0, "in the end"), (60.0, "at once")]
+)
+def test_a_signal_that_was_lost_is_heard(
+    again: float | None, heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the next one, unless that comes while it may still be cleaning up; else in the end."""
+    went_on: list[str] = []
 
     def work() -> None:
         with cleaning_up():
             one = Collected()
             del one
-            went_on.append(True)
+            went_on.append("at once")
+            if again is not None:
+                later = time.monotonic() + again
+                monkeypatch.setattr(time, "monotonic", lambda: later)
+                os.kill(os.getpid(), signal.SIGTERM)
+            went_on.append("in the end")
 
     with pytest.raises(SystemExit, match="143"):
         work()
-    assert went_on == [True]
-
-
-@pytest.mark.usefixtures("usual")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_who_was_not_heard_may_say_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    went_on: list[bool] = []
-
-    def work() -> None:
-        with cleaning_up():
-            one = Collected()
-            del one
-            went_on.append(True)
-            monkeypatch.setattr(time, "monotonic", lambda: later)
-            os.kill(os.getpid(), signal.SIGTERM)
-            went_on.append(False)
-
-    later = time.monotonic() + 60
-    with pytest.raises(SystemExit, match="143"):
-        work()
-    assert went_on == [True]
+    assert went_on[-1] == heard
 
 
 @pytest.mark.usefixtures("usual")

@@ -352,7 +352,7 @@ def test_an_interruption_leaves_no_folders_of_runs_that_never_began(tmp_path: Pa
     )
     first = next(outcomes)
     with pytest.raises(KeyboardInterrupt):
-        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  # a generator
     left = {folder.name.split("-smol")[0][-8:] for folder in (tmp_path / "runs").iterdir()}
     assert first.host in left
     assert not {"spark-03", "spark-04"} & left
@@ -385,7 +385,7 @@ def test_an_interruption_leaves_no_sockets(tmp_path: Path, temporary: Path) -> N
     next(outcomes)
     folder = sockets(temporary)  # of the second host
     with pytest.raises(KeyboardInterrupt):
-        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+        outcomes.throw(KeyboardInterrupt)  # type: ignore[attr-defined]  # a generator
     assert not folder.exists()
     assert list(temporary.glob("roost-kernel-*")) == []
 
